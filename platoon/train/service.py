@@ -1,0 +1,330 @@
+"""The run's session with a training service, through the public `tinker` SDK.
+
+Promise: one place that knows the SDK. Every wait has a deadline of ours, a refused key is one line, and requests are
+submitted in the order of the calls. It does not decide when to train or save, and it imports `tinker` only when a
+session opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from platoon.config import ConfigError
+from platoon.gateway.sampling import Sampled, SamplingParams
+
+if TYPE_CHECKING:
+    from platoon.config import AdamParams
+    from platoon.credit.datum import Datum
+
+log = logging.getLogger("platoon.service")
+T = TypeVar("T")
+SAVE_TIMEOUT_SECONDS = 7200.0
+OPEN_TIMEOUT_SECONDS = 1200.0
+RETRY_WAITS = (5.0, 10.0, 20.0, 40.0, 60.0)
+FINAL_STATUSES = frozenset({401, 403, 404, 422})
+
+
+class ServiceError(RuntimeError):
+    """The training service did not do what was asked within its deadline, or refused it."""
+
+
+@dataclass(frozen=True)
+class ServiceAddress:
+    """Where the service is and which variable held the key. `base_url` has no trailing slash."""
+
+    base_url: str
+    api_key: str
+    key_name: str = "TINKER_API_KEY"
+
+    @property
+    def origin(self) -> str:
+        parts = urlsplit(self.base_url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """Paths of one full save: training state and sampler weights."""
+
+    state_path: str
+    sampler_path: str
+
+
+async def probe(address: ServiceAddress, seconds: float = 4.0) -> None:
+    """Ask the service whether it is there. ServiceError within `seconds` when nothing answers."""
+    url = f"{address.base_url}/api/v1/healthz"
+    try:
+        async with httpx.AsyncClient(timeout=seconds) as client:
+            answer = await client.get(url)
+    except httpx.HTTPError as error:
+        raise ServiceError(f"no training service answers at {address.origin} ({type(error).__name__}: {error})") from error
+    if answer.status_code >= 500:
+        raise ServiceError(f"the training service at {address.origin} answered HTTP {answer.status_code} to a health request")
+
+
+class TinkerSampler:
+    """A `tinker` sampling client as the gateway's sampler."""
+
+    def __init__(self, client: Any, address: ServiceAddress, path: str | None) -> None:
+        self._client = client
+        self._address = address
+        self.path = path
+
+    async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Sampled:
+        """One completion. Errors of the SDK pass through; the caller's deadline cancels the request."""
+        import tinker
+
+        future = self._client.sample(
+            prompt=tinker.ModelInput.from_ints(list(prompt)),
+            num_samples=1,
+            sampling_params=tinker.SamplingParams(
+                max_tokens=params.max_tokens,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                stop=list(params.stop) or None,
+                seed=params.seed,
+            ),
+        )
+        response = await asyncio.wrap_future(future)
+        if len(response.sequences) != 1:
+            raise ServiceError(f"asked for one sample, the service returned {len(response.sequences)}")
+        sequence = response.sequences[0]
+        if sequence.logprobs is None or len(sequence.logprobs) != len(sequence.tokens):
+            raise ServiceError("the service returned a sample without one logprob a token; it cannot be trained on")
+        routing = getattr(sequence, "routing_id", None)
+        return Sampled(
+            tokens=sequence.tokens,
+            logprobs=sequence.logprobs,
+            stop_reason=sequence.stop_reason,
+            routing_id=int(routing) if isinstance(routing, int) and not isinstance(routing, bool) else None,
+        )
+
+
+class ServiceSession:
+    """One SDK session: a training client and the samplers made from it.
+
+    Requests of the training client are executed by the service in the order in which these methods are called; each
+    method that submits returns before its result is there, or awaits it under its own deadline, as its name says.
+    """
+
+    def __init__(self, address: ServiceAddress, service: Any) -> None:
+        self.address = address
+        self._service = service
+        self._training: Any = None
+        self.model_id: str | None = None
+
+    @classmethod
+    async def open(cls, address: ServiceAddress, *, run: str) -> ServiceSession:
+        """Open a session (retry rules are the caller's: `with_retries`)."""
+        os.environ.setdefault("TINKER_TELEMETRY", "0")
+        if os.environ.get("TINKER_SUBPROCESS_SAMPLING", "").lower() in {"1", "true", "yes"}:
+            raise ConfigError(["TINKER_SUBPROCESS_SAMPLING is set; platoon samples in its own process: unset it"])
+        import tinker
+
+        def build() -> Any:
+            service = tinker.ServiceClient(
+                base_url=address.base_url, api_key=address.api_key, user_metadata={"platoon_run": run}
+            )
+            _ = service.holder  # the session is opened here, on this thread
+            return service
+
+        return cls(address, await asyncio.to_thread(build))
+
+    async def models(self) -> dict[str, int | None]:
+        """Model name to context length in tokens (None where the service does not say)."""
+        answer = await asyncio.to_thread(lambda: self._service.get_server_capabilities())
+        return {
+            str(m.model_name): getattr(m, "max_context_length", None) for m in answer.supported_models if m.model_name
+        }
+
+    async def create(self, model_name: str, rank: int) -> None:
+        """A fresh training client on the base model."""
+        self._training = await asyncio.to_thread(
+            lambda: self._service.create_lora_training_client(base_model=model_name, rank=rank)
+        )
+        self.model_id = str(self._training.model_id)
+
+    async def load(self, model_name: str, rank: int, path: str, *, optimizer: bool) -> None:
+        """A fresh training client that loads `path` as its first request (what every known server allows)."""
+        await self.create(model_name, rank)
+        call = self._training.load_state_with_optimizer if optimizer else self._training.load_state
+        await self._result(await asyncio.to_thread(call, path), SAVE_TIMEOUT_SECONDS, f"loading {path}")
+
+    async def base_sampler(self, model_name: str) -> TinkerSampler:
+        client = await asyncio.to_thread(lambda: self._service.create_sampling_client(base_model=model_name))
+        return TinkerSampler(client, self.address, None)
+
+    async def sampler(self, path: str) -> TinkerSampler:
+        """A sampler on saved sampler weights."""
+        client = await asyncio.to_thread(lambda: self._service.create_sampling_client(model_path=path))
+        return TinkerSampler(client, self.address, path)
+
+    async def current_sampler(self) -> TinkerSampler:
+        """A sampler on the training client's weights as of this call; not resumable."""
+        client = await self._within(
+            asyncio.to_thread(lambda: self._training.save_weights_and_get_sampling_client()),
+            SAVE_TIMEOUT_SECONDS,
+            "saving sampler weights",
+        )
+        return TinkerSampler(client, self.address, None)
+
+    async def save(self, name: str) -> SavedWeights:
+        """Training state and sampler weights under `name`; both are there when this returns."""
+        state = await asyncio.to_thread(lambda: self._training.save_state(name, overwrite=True))
+        sampler = await asyncio.to_thread(lambda: self._training.save_weights_for_sampler(name))
+        state_path = (await self._result(state, SAVE_TIMEOUT_SECONDS, f"saving {name}")).path
+        sampler_path = (await self._result(sampler, SAVE_TIMEOUT_SECONDS, f"saving sampler weights {name}")).path
+        return SavedWeights(state_path=state_path, sampler_path=sampler_kind(sampler_path))
+
+    def submit_forward_backward(
+        self, datums: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, float] | None
+    ) -> Any:
+        """Submit one forward-backward call; `advantages` of the datums are sent as they are. Returns its future."""
+        return self._training.forward_backward(
+            [wire_datum(d) for d in datums], loss_fn, dict(loss_fn_config) if loss_fn_config else None
+        )
+
+    async def forward_backward_result(self, future: Any, seconds: float) -> tuple[list[np.ndarray[Any, Any]], dict[str, float]]:
+        """Train logprobs per datum (float32[T]) and the call's metrics."""
+        output = await self._result(future, seconds, "forward_backward")
+        logprobs = [np.asarray(o["logprobs"].to_numpy(), np.float32) for o in output.loss_fn_outputs]
+        return logprobs, {str(k): float(v) for k, v in (output.metrics or {}).items()}
+
+    def submit_optim_step(self, adam: AdamParams, learning_rate: float) -> Any:
+        import tinker
+
+        return self._training.optim_step(
+            tinker.AdamParams(
+                learning_rate=learning_rate,
+                beta1=adam.beta1,
+                beta2=adam.beta2,
+                eps=adam.eps,
+                weight_decay=adam.weight_decay,
+                grad_clip_norm=adam.grad_clip_norm,
+            )
+        )
+
+    async def optim_step_result(self, future: Any, seconds: float) -> dict[str, float]:
+        output = await self._result(future, seconds, "optim_step")
+        return {str(k): float(v) for k, v in (output.metrics or {}).items()}
+
+    async def _result(self, future: Any, seconds: float, what: str) -> Any:
+        if isinstance(future, Future):
+            return await self._within(asyncio.wrap_future(future), seconds, what)
+        return await self._within(future.result_async(), seconds, what)
+
+    async def _within(self, waiting: Awaitable[T], seconds: float, what: str) -> T:
+        try:
+            async with asyncio.timeout(seconds):
+                return await waiting
+        except TimeoutError as error:
+            raise ServiceError(f"{what}: no result from {self.address.origin} within {seconds:.0f} s") from error
+
+    async def close(self) -> None:
+        """End the session's background work. The service keeps what was saved."""
+        holder = getattr(self._service, "_session_holder", None)
+        if holder is not None and hasattr(holder, "close"):
+            await asyncio.to_thread(holder.close)
+
+
+def sampler_kind(path: str) -> str:
+    """`tinker://M/sampler_weights/N`; some servers leave the kind out of the path they return."""
+    head, _, rest = path.partition("://")
+    parts = rest.split("/")
+    return f"{head}://{parts[0]}/sampler_weights/{parts[1]}" if len(parts) == 2 else path
+
+
+def wire_datum(datum: Datum) -> Any:
+    """A datum as the SDK sends it: input tokens, and only what a loss reads."""
+    import tinker
+
+    inputs: dict[str, Any] = {
+        "target_tokens": datum.targets_T.astype(np.int64),
+        "logprobs": datum.logprobs_T,
+        "advantages": datum.advantages_T,
+    }
+    if datum.routing_id is not None:
+        inputs["routing_handle"] = np.asarray([datum.routing_id], np.int64)
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.tokens_T.tolist()), loss_fn_inputs=inputs)
+
+
+def refused_key(error: BaseException, address: ServiceAddress, asked_for: str) -> ConfigError | None:
+    """The one-line configuration error for HTTP 401 or 403 (also as the cause of another error), else None."""
+    for link in (error, error.__cause__, error.__context__):
+        status = getattr(link, "status_code", None)
+        if status in (401, 403):
+            return ConfigError(
+                [
+                    f"{address.key_name} was refused by {address.origin} (HTTP {status}) when asked for {asked_for}: "
+                    f"{service_words(link, address)}"
+                ]
+            )
+    return None
+
+
+def service_words(error: BaseException | None, address: ServiceAddress) -> str:
+    """What the service itself said, at most 300 characters, never with the key in it."""
+    body = getattr(error, "body", None)
+    words: Any = body
+    if isinstance(body, Mapping):
+        words = next((body[k] for k in ("detail", "error", "message") if body.get(k)), body)
+        if isinstance(words, Mapping):
+            words = words.get("message", words)
+    text = str(words if words else error)
+    if address.api_key:
+        text = text.replace(address.api_key, f"${address.key_name}")
+    return " ".join(text.split())[:300]
+
+
+def retryable(error: BaseException) -> bool:
+    """True for what a service that is starting or overloaded says."""
+    import tinker
+
+    for link in (error, error.__cause__):
+        if link is None:
+            continue
+        if getattr(link, "status_code", None) in FINAL_STATUSES:
+            return False
+        if isinstance(link, tinker.TinkerError | ConnectionError | TimeoutError | httpx.TransportError | ServiceError):
+            return True
+    return False
+
+
+async def with_retries(
+    attempt: Callable[[], Awaitable[T]], address: ServiceAddress, asked_for: str, stop: asyncio.Event
+) -> T | None:
+    """Run `attempt` until it answers, for up to 20 minutes (waits 5, 10, 20, 40, 60, 60 … s).
+
+    Returns None when `stop` is set meanwhile. A refused key is a ConfigError at once; HTTP 404 and 422, and what no
+    service said, are raised at once; the last error is raised when the time is over.
+    """
+    deadline = time.monotonic() + OPEN_TIMEOUT_SECONDS
+    for number in range(1_000_000):
+        try:
+            return await attempt()
+        except (Exception,) as error:
+            refused = refused_key(error, address, asked_for)
+            if refused is not None:
+                raise refused from error
+            wait = RETRY_WAITS[min(number, len(RETRY_WAITS) - 1)]
+            if not retryable(error) or time.monotonic() + wait > deadline:
+                raise
+            log.warning("%s: %s; trying again in %.0f s", asked_for, str(error)[:500], wait)
+        try:
+            await asyncio.wait_for(stop.wait(), wait)
+            return None
+        except TimeoutError:
+            continue
+    return None
