@@ -314,7 +314,7 @@ async def with_retries(
     for number in range(1_000_000):
         try:
             return await attempt()
-        except (Exception,) as error:
+        except Exception as error:  # foreign code: the SDK wraps transport errors in its own and in ValueError
             refused = refused_key(error, address, asked_for)
             if refused is not None:
                 raise refused from error
