@@ -1,0 +1,1 @@
+"""Task samplers: which row each draw takes."""

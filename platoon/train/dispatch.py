@@ -1,0 +1,382 @@
+"""The driver of the dispatcher: starts groups, collects results, hands them to the train loop.
+
+All state changes happen on one event loop; the dispatcher's coroutine wakes on events and never polls. It promises
+that each started group settles exactly once or is cancelled by `close`, that results keep completion order, and that
+no one waits for a result that nobody can bring. It decides nothing itself and records nothing: see `DispatchHooks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from platoon.draw.dispatcher import Dispatcher
+from platoon.draw.gauges import BlockedShares, Gauge
+from platoon.draw.permits import PermitPool
+from platoon.draw.pool import PoolRow
+from platoon.draw.records import Draw, Drawn, Key, Record, Wait
+from platoon.rollout.lease import LeaseHooks, RolloutLease, lease_scope
+from platoon.stats.schema import Fate
+
+logger = logging.getLogger(__name__)
+OutputT = TypeVar("OutputT")
+
+
+class StopRequested(Exception):
+    """`take` gave up because the run was asked to stop."""
+
+
+class DriverEnded(RuntimeError):
+    """`take` cannot bring a result any more; the driver's own failure, if any, is the cause."""
+
+
+# runs one group's rollouts and credits them; None, or an exception, is a failed group
+RunGroup = Callable[[Draw, PoolRow, RolloutLease], Awaitable[OutputT | None]]
+
+
+@dataclass(frozen=True)
+class Settled(Generic[OutputT]):
+    """A group whose workflow ended. `error` says why there is no output; exactly one of the two is None."""
+
+    draw: Draw
+    output: OutputT | None
+    error: str | None
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        return self.draw.key
+
+
+@dataclass(frozen=True)
+class KeptGroup(Generic[OutputT]):
+    """A settled group that a checkpoint kept, read back. `version`: the policy version at its draw."""
+
+    key: Key
+    output: OutputT | None
+    error: str | None = None
+    seconds: float = 0.0
+    version: int = 0
+    reason: str = "order"
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class DriverState(Generic[OutputT]):
+    """One moment of the run: the dispatcher's JSON state, and the settled groups that no committed step trained."""
+
+    dispatch: dict[str, Any]
+    kept: tuple[Settled[OutputT], ...]
+
+
+@dataclass(frozen=True)
+class DispatchHooks(Generic[OutputT]):
+    """Called at once, in order, on the run's loop. They must not raise: what they raise ends the run."""
+
+    on_draw: Callable[[Draw], None] = lambda draw: None
+    on_settle: Callable[[Settled[OutputT]], None] = lambda settled: None
+    on_fate: Callable[[Key, Fate], None] = lambda key, fate: None
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None
+
+
+@dataclass(frozen=True)
+class DriverOptions:
+    """`rolling`: a group starts on its first permit and returns each as its rollout ends; else whole, at group end.
+
+    `finish_step_on_stop`: a stop request must let the step in progress complete (several minibatches per step).
+    `fatal`: exceptions of a group that end the run instead of failing the group.
+    """
+
+    max_concurrent_rollouts: int
+    rolling: bool = True
+    finish_step_on_stop: bool = False
+    fatal: tuple[type[Exception], ...] = ()
+    clock: Callable[[], float] = time.monotonic
+
+
+class DispatchDriver(Generic[OutputT]):
+    """Owns a start's dispatcher, its permits and every group task."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        run_group: RunGroup[OutputT],
+        options: DriverOptions,
+        hooks: DispatchHooks[OutputT] | None = None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.permits = PermitPool(options.max_concurrent_rollouts, self._permits_changed)
+        self._run_group = run_group
+        self._options = options
+        self._hooks: DispatchHooks[OutputT] = hooks or DispatchHooks()
+        self._clock = options.clock
+        now = self._clock()
+        self.blocked = BlockedShares(now)
+        self.groups_in_flight = Gauge(now)
+        self.rollouts_in_flight = Gauge(now)
+        self.permits_held = Gauge(now)
+        self._results: dict[Key, Settled[OutputT]] = {}  # settled and without a fate, in settle order
+        self._queue: deque[Settled[OutputT]] = deque()
+        self._waits: list[float] = []  # seconds of each take since the last metrics
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self._starting: RolloutLease | None = None
+        self._idle = False
+        self._running = False
+        self._ended = False
+        self._failure: BaseException | None = None
+        self.stopping = False
+        self._closing = False
+
+    # -- life
+
+    def start(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+        """Run in the run's task group."""
+        self._running = True
+        return tasks.create_task(self.run(), name="dispatch")
+
+    async def run(self) -> None:
+        """Start groups until stopped, then wait for `close` and cancel what still runs. Raises what a hook raised."""
+        self._running = True
+        self.blocked = BlockedShares(self._clock())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._dispatch(tasks)
+                await self._until_closed()
+                for task in self._tasks:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            self._failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+            raise self._failure from None
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._ended = True
+            self._arrived.set()
+
+    def request_stop(self) -> None:
+        """Start no more groups (unless the step in progress must complete) and end interruptible waits."""
+        self.stopping = True
+        if self._halted and self._starting is not None:
+            self._starting.release()
+        self._wake.set()
+        self._arrived.set()
+
+    def close(self) -> None:
+        """The train loop is done: groups still running are cancelled and `run` returns."""
+        self._closing = True
+        self.request_stop()
+
+    @property
+    def _halted(self) -> bool:
+        return self._closing or (self.stopping and not self._options.finish_step_on_stop)
+
+    async def _until_closed(self) -> None:
+        self._idle = True
+        self._arrived.set()
+        while not self._closing:
+            self._wake.clear()
+            await self._wake.wait()
+
+    # -- starting groups
+
+    async def _dispatch(self, tasks: asyncio.TaskGroup) -> None:
+        while not self._halted:
+            decision = self.dispatcher.choose()
+            self._report(decision.records)
+            if not isinstance(decision, Wait):
+                await self._start_group(tasks, decision.draw)
+                continue
+            self._wake.clear()
+            self._idle = True
+            self._arrived.set()
+            self.blocked.wait(decision.reason, self._clock())
+            await self._wake.wait()
+            self._idle = False
+            self.blocked.go(self._clock())
+
+    async def _start_group(self, tasks: asyncio.TaskGroup, draw: Draw) -> None:
+        lease = self._lease(draw)
+        if not lease.startable:
+            self._starting = lease
+            self.blocked.wait("permits", self._clock())
+            try:
+                await lease.ready()
+            except asyncio.CancelledError:
+                lease.release()
+                self.dispatcher.put_back(draw.key)
+                raise
+            finally:
+                self._starting = None
+                self.blocked.go(self._clock())
+        if self._halted:
+            lease.release()
+            self.dispatcher.put_back(draw.key)
+            return
+        self.groups_in_flight.add(1, self._clock())
+        task = tasks.create_task(self._group(draw, lease), name=f"group-{draw.start}-{draw.seq}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _lease(self, draw: Draw) -> RolloutLease:
+        def released() -> None:
+            self.dispatcher.released(draw.key)
+            self._wake.set()
+
+        return RolloutLease(
+            draw.group_size,
+            self.permits.reserve(draw.group_size, rolling=self._options.rolling),
+            active=self._options.rolling,
+            name=f"draw {draw.start}-{draw.seq}",
+            hooks=LeaseHooks(released, self._block, self._clock),
+        )
+
+    def _permits_changed(self, change: int) -> None:
+        self.permits_held.add(change, self._clock())
+
+    def _block(self, change: int) -> None:
+        self.rollouts_in_flight.add(change, self._clock())
+
+    async def _group(self, draw: Draw, lease: RolloutLease) -> None:
+        began = self._clock()
+        output: OutputT | None = None
+        error: str | None = None
+        try:
+            with lease_scope(lease):
+                output = await self._run_group(draw, self.dispatcher.pool[draw.row_index], lease)
+            if output is None:
+                error = "the group's workflow returned nothing"
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the run cancels this group; anything else inside it failed
+            error = f"cancelled inside the group: {cancelled}"
+        except self._options.fatal:
+            raise
+        except Exception as failure:  # a workflow is foreign code: whatever it raises fails its group only
+            logger.exception("group %s of task %s failed", draw.key, draw.task_id)
+            error = f"{type(failure).__name__}: {failure}"
+        finally:
+            lease.release()  # before the group settles, or the wake-up finds nothing free
+            self.groups_in_flight.add(-1, self._clock())
+        self._settle(Settled(draw, output, error, self._clock() - began))
+
+    def _settle(self, settled: Settled[OutputT]) -> None:
+        if settled.seconds > 60:
+            level = logging.WARNING if settled.seconds > 120 else logging.INFO
+            logger.log(level, "group %s of task %s took %.0f s", settled.key, settled.draw.task_id, settled.seconds)
+        self._hooks.on_settle(settled)
+        self.dispatcher.settled(settled.key)
+        self._results[settled.key] = settled
+        self._queue.append(settled)
+        self._arrived.set()
+        self._wake.set()
+
+    # -- the train loop's side
+
+    async def take(self, *, interruptible: bool = True) -> Settled[OutputT]:
+        """The next settled group, in completion order.
+
+        Raises StopRequested when a stop was asked for and the step may still be dropped (`interruptible`), DriverEnded
+        when no result can come any more.
+        """
+        if not self._running:
+            await asyncio.sleep(0)  # a task made for run() begins with the next turn of the loop
+        since = self._clock()
+        while True:
+            if self._ended or not self._running:
+                raise DriverEnded("the dispatcher is not running") from self._failure
+            if interruptible and self.stopping:
+                raise StopRequested
+            if self._queue:
+                settled = self._queue.popleft()
+                self.dispatcher.dequeued(settled.key)
+                self._wake.set()
+                self._waits.append(self._clock() - since)
+                return settled
+            if self._idle and not self._wake.is_set() and not self.dispatcher.running:
+                raise DriverEnded(f"no group runs and none can start: {self.dispatcher.describe()}")
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    @property
+    def ready(self) -> int:
+        """Settled groups that wait to be taken."""
+        return len(self._queue)
+
+    def commit(self, fates: Mapping[Key, Fate]) -> None:
+        """The step's updates are done: each group it took has its fate."""
+        records = self.dispatcher.commit(fates)
+        for key in fates:
+            del self._results[key]
+        self._report(records)
+        self._wake.set()
+
+    def step_started(self, version: int) -> None:
+        """The next step begins, at this policy version."""
+        self.dispatcher.version = version
+        self.dispatcher.step_started()
+        self._wake.set()
+
+    # -- saving and going on
+
+    def state(self) -> DriverState[OutputT]:
+        """The dispatcher's state and the groups a checkpoint must keep, of one moment."""
+        return DriverState(self.dispatcher.state(), tuple(self._results.values()))
+
+    def load_state(self, state: Mapping[str, Any], kept: Iterable[KeptGroup[OutputT]] = ()) -> tuple[str, ...]:
+        """Go on from an earlier start before this one runs; gives warnings to log.
+
+        ValueError when the state does not read: nothing has changed then, and `dispatcher.seek` may follow.
+        """
+        groups = {group.key: group for group in kept}
+        restored = self.dispatcher.load_state(state, list(groups))
+        for key in restored.kept:
+            group = groups[key]
+            draw = self.dispatcher.keep(key, version=group.version, reason=group.reason, score=group.score)
+            settled = Settled(draw, group.output, group.error, group.seconds)
+            self._results[key] = settled
+            self._queue.append(settled)
+        self._report(restored.records)
+        return restored.warnings
+
+    def in_flight(self) -> dict[str, float]:
+        """Time-weighted counts since the last call; keys as under `rollout_client/`."""
+        now = self._clock()
+        rollouts, most_rollouts, seconds = self.rollouts_in_flight.window(now)
+        groups, most_groups, _ = self.groups_in_flight.window(now)
+        waits, self._waits = self._waits, []
+        metrics = {
+            "rollouts_in_flight_mean": rollouts,
+            "rollouts_in_flight_max": float(most_rollouts),
+            "groups_in_flight_mean": groups,
+            "groups_in_flight_max": float(most_groups),
+            "permits_held_mean": self.permits_held.window(now)[0],
+            "window_seconds": seconds,
+            "trainer_queue_dequeues": float(len(waits)),
+        }
+        if waits:
+            metrics["trainer_queue_wait_seconds_total"] = sum(waits)
+            metrics["trainer_queue_wait_seconds_mean"] = sum(waits) / len(waits)
+            metrics["trainer_queue_wait_seconds_max"] = max(waits)
+            metrics["trainer_queue_ready_fraction"] = sum(wait < 1e-3 for wait in waits) / len(waits)
+        return metrics
+
+    def blocked_shares(self) -> dict[str, float]:
+        """Share of the time since the last call in which nothing could start, by reason."""
+        return {f"dispatch/blocked_share/{name}": share for name, share in self.blocked.window(self._clock()).items()}
+
+    def _report(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._hooks.on_event(record.event())
+            if isinstance(record, Drawn):
+                self._hooks.on_draw(record.draw)
+            else:
+                self._hooks.on_fate(record.key, record.fate)
