@@ -1,0 +1,65 @@
+"""The border to foreign code: environments, harnesses, graders, whatever a user or an extension brought.
+
+`Boundary` catches what escapes from a block of such code and keeps it with its origin; the caller turns it into an
+outcome. Cancellation, and what ends a process, pass through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from types import TracebackType
+from typing import Literal
+
+Origin = Literal["environment", "grader", "harness", "program"]
+_SHOWN = 3
+_log = logging.getLogger("platoon")
+_seen: Counter[tuple[str, str, str]] = Counter()
+
+
+class Boundary:
+    """`with Boundary("grader") as caught: …` then look at `caught.error`.
+
+    The block's exception, when it raised one, else None. Its traceback is logged for the first few of a kind.
+    `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls `sys.exit`: right only on
+    a thread of its own.
+    """
+
+    def __init__(self, origin: Origin, *, every: bool = False, quiet: bool = False) -> None:
+        self.origin = origin
+        self.error: BaseException | None = None
+        self._every = every
+        self._quiet = quiet
+
+    def __enter__(self) -> Boundary:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or not (self._every or isinstance(error, Exception)):
+            return False
+        self.error = error
+        if not self._quiet:
+            _report(self.origin, error)
+        return True
+
+    @property
+    def text(self) -> str:
+        """Class and message of what escaped; empty when nothing did."""
+        return "" if self.error is None else describe(self.error)
+
+
+def describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _report(origin: str, error: BaseException) -> None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    key = (origin, type(error).__name__, where)
+    _seen[key] += 1
+    if _seen[key] <= _SHOWN:
+        _log.warning("the %s raised %s", origin, describe(error), exc_info=error)
