@@ -1,0 +1,78 @@
+"""Configuration: models, loading with one report, layers, records of a run.
+
+Imports neither torch, tinker nor prefect, and no other room.
+"""
+
+from platoon.config.base import Section, given
+from platoon.config.entries import (
+    AgentsConfig,
+    EnvironmentConfig,
+    EvalOverrides,
+    OnHarnessExit,
+    VerifierConfig,
+    entry_label,
+)
+from platoon.config.inference import HostedConfig, InferenceConfig, InferenceWorkflow, PricingConfig
+from platoon.config.layers import lay, rollout_settings
+from platoon.config.load import Loaded, Resolver, add_project_path, load
+from platoon.config.problems import ConfigError, Problem
+from platoon.config.rollout import InferenceParams, RolloutConfig, StragglerPolicy, WorkflowConfig
+from platoon.config.runs import (
+    EvalRun,
+    PlatoonEvalConfig,
+    PlatoonTinkerRLTrainerConfig,
+    TrainRun,
+    run_directory,
+    workflow_settings,
+)
+from platoon.config.training import (
+    AdamParams,
+    CheckpointConfig,
+    EvalConfig,
+    RefillConfig,
+    StatsConfig,
+    TrainConfig,
+    WandbConfig,
+    WatchdogConfig,
+)
+
+__all__ = [
+    "AdamParams",
+    "AgentsConfig",
+    "CheckpointConfig",
+    "ConfigError",
+    "EnvironmentConfig",
+    "EvalConfig",
+    "EvalOverrides",
+    "EvalRun",
+    "HostedConfig",
+    "InferenceConfig",
+    "InferenceParams",
+    "InferenceWorkflow",
+    "Loaded",
+    "OnHarnessExit",
+    "PlatoonEvalConfig",
+    "PlatoonTinkerRLTrainerConfig",
+    "PricingConfig",
+    "Problem",
+    "RefillConfig",
+    "Resolver",
+    "RolloutConfig",
+    "Section",
+    "StatsConfig",
+    "StragglerPolicy",
+    "TrainConfig",
+    "TrainRun",
+    "VerifierConfig",
+    "WandbConfig",
+    "WatchdogConfig",
+    "WorkflowConfig",
+    "add_project_path",
+    "entry_label",
+    "given",
+    "lay",
+    "load",
+    "rollout_settings",
+    "run_directory",
+    "workflow_settings",
+]

@@ -1,0 +1,81 @@
+"""The base of every section of a configuration: strict types, no unknown key, frozen.
+
+Types: a bool is only a bool, an int is not a bool, a numeric text in a number field becomes the number (YAML reads
+`3e-5` as text), text is only text. `complete()` fills values that follow from others and yields what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from platoon.config.problems import Problem
+
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?")
+
+
+def number_of(value: Any) -> Any:
+    """A numeric text as the number it spells; anything else as it is."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return float(value.replace("_", ""))
+    return value
+
+
+def _numbers_in(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers_in(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers_in(item) for item in value]
+    return number_of(value)
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(number_of), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Text = Annotated[str, AfterValidator(_not_blank)]
+Texts = Annotated[tuple[Text, ...], Field(strict=False)]
+NumericMap = Annotated[dict[str, Any], BeforeValidator(_numbers_in)]
+
+
+class Section(BaseModel):
+    """A mapping of the configuration. `HINTS`: unknown key -> what to write instead. `VALUE_HINTS`: key -> refused
+    value -> what to write instead."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+    HINTS: ClassVar[Mapping[str, str]] = {}
+    VALUE_HINTS: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    def complete(self) -> Iterator[Problem]:
+        """Fill what follows from other values (see `derive`), yield what is wrong between them."""
+        yield from ()
+
+    def derive(self, **values: Any) -> None:
+        """Set fields that the writer left open. Which keys were given (`model_fields_set`) stays as it is."""
+        self.__dict__.update(values)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        problems = list(self.complete())
+        if problems:
+            text = "; ".join(str(problem) for problem in problems)
+            raise PydanticCustomError("section", "{text}", {"text": text, "problems": problems})
+        return self
+
+
+def given(section: Section) -> dict[str, Any]:
+    """The keys the writer gave, nested sections in part, nulls kept."""
+    return section.model_dump(exclude_unset=True)

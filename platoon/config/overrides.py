@@ -1,0 +1,246 @@
+"""Overrides: `key=value` texts of a command line, and mappings of a caller in Python.
+
+A text is read by the type of the key it sets; a value of a mapping is used as it is and keeps its type. The two are
+one list of `Override`s, applied in order; each failing one is a problem that quotes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from platoon.config.base import Section
+from platoon.config.problems import KeyPath, Problem, dotted, is_secret, show
+from platoon.config.reading import merge, read_text
+from platoon.config.schema import at_path, below, members, section_of
+
+_NULLS = ("null", "Null", "NULL", "none", "None", "~")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_INTEGER = re.compile(r"[+-]?\d[\d_]*")
+
+
+@dataclass(frozen=True)
+class Override:
+    """`key` names the value; `append` adds one item; `value` is text to be read by type when `text` is set."""
+
+    key: str
+    value: Any
+    append: bool = False
+    text: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return tuple(self.key.split("."))
+
+    def __str__(self) -> str:
+        shown = "..." if is_secret(self.path) else self.value if self.text else show(self.value)
+        return f"{self.key}{'+' if self.append else ''}={shown}"
+
+
+def parse_overrides(given: Sequence[str] | Mapping[str, Any]) -> tuple[list[Override], list[Problem]]:
+    """The overrides a caller wrote, and what of them is no override at all."""
+    if isinstance(given, Mapping):
+        pairs = [(str(key), value, False) for key, value in given.items()]
+    else:
+        pairs, problems = [], []
+        for item in given:
+            key, equals, value = item.partition("=")
+            if equals:
+                pairs.append((key, value, True))
+            else:
+                problems.append(Problem((), f"{item!r} is no override; write key=value or key+=item"))
+        return _checked(pairs, problems)
+    return _checked(pairs, [])
+
+
+def _checked(pairs: list[tuple[str, Any, bool]], problems: list[Problem]) -> tuple[list[Override], list[Problem]]:
+    overrides = []
+    for written, value, text in pairs:
+        key = written.removesuffix("+").strip()
+        override = Override(key, value, written.endswith("+"), text)
+        if all(part.strip() for part in override.path):
+            overrides.append(override)
+        else:
+            problems.append(Problem((), f"override {override}: a part of the key is empty"))
+    return overrides, problems
+
+
+def apply_overrides(
+    data: dict[str, Any], overrides: Sequence[Override], root: type[Section], places: dict[KeyPath, str]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """A copy of `data` with the overrides applied in order, and a problem for each that fails. `places` learns where
+    each new value comes from."""
+    data, problems = copy.deepcopy(data), []
+    for override in overrides:
+        try:
+            path = _apply(data, override, root)
+        except ValueError as error:
+            problems.append(Problem((), f"override {override}: {error}"))
+            continue
+        for old in [old for old in places if old[: len(path)] == path]:
+            del places[old]
+        places[path] = f"override {override}"
+    return data, problems
+
+
+def _apply(data: dict[str, Any], override: Override, root: type[Section]) -> KeyPath:
+    parts = override.path
+    container, path = _container(data, parts[:-1])
+    key: Any = _index(container, parts[-1], path) if isinstance(container, list) else parts[-1]
+    path = (*path, key)
+    annotation = at_path(root, path)
+    current = container[key] if isinstance(container, list) else container.get(key)
+    if override.append:
+        value: Any = [*_list_at(current, annotation, path), _value(override, _item_type(annotation), path, root)]
+    else:
+        value = _value(override, annotation, path, root)
+        if isinstance(value, dict) and isinstance(current, dict):
+            value = merge(current, value)
+    container[key] = value
+    return path
+
+
+def _container(data: dict[str, Any], parts: Sequence[str]) -> tuple[Any, KeyPath]:
+    """The mapping or list that holds the last key, missing mappings made on the way."""
+    current: Any = data
+    path: KeyPath = ()
+    for part in parts:
+        if isinstance(current, list):
+            index = _index(current, part, path)
+            path, current = (*path, index), current[index]
+        else:
+            path = (*path, part)
+            if current.get(part) is None:
+                current[part] = {}
+            current = current[part]
+        if not isinstance(current, (dict, list)):
+            raise ValueError(f"{dotted(path)} holds {show(current)}, not a section or a list")
+    return current, path
+
+
+def _index(items: list[Any], part: str, path: KeyPath) -> int:
+    if not re.fullmatch(r"-?\d+", part):
+        raise ValueError(f"{dotted(path)} is a list of {len(items)}; {part!r} is no index")
+    index = int(part)
+    if not -len(items) <= index < len(items):
+        raise ValueError(f"{dotted(path)} has {len(items)} items; there is no {part}")
+    return index % len(items)
+
+
+def _list_at(current: Any, annotation: Any, path: KeyPath) -> list[Any]:
+    kinds = (Any,) if annotation is None else members(annotation)
+    takes_list = any(kind is Any or get_origin(kind) in (list, tuple) for kind in kinds)
+    if not takes_list:
+        raise ValueError(f"{dotted(path)} is not a list; use = instead of +=")
+    if current is None:
+        return []
+    if not isinstance(current, list):
+        raise ValueError(f"{dotted(path)} holds {show(current)}, not a list")
+    return current
+
+
+def _item_type(annotation: Any) -> Any:
+    return Any if annotation is None else below(annotation, 0) or Any
+
+
+def _value(override: Override, annotation: Any, path: KeyPath, root: type[Section]) -> Any:
+    if not override.text:
+        return copy.deepcopy(override.value)
+    owner = section_of(at_path(root, path[:-1]))
+    hints = owner.VALUE_HINTS.get(str(path[-1]), {}) if owner is not None else {}
+    if override.value in hints:
+        raise ValueError(hints[override.value])
+    return parse_text(override.value, annotation)
+
+
+def parse_text(text: str, annotation: Any) -> Any:
+    """The value a text means for a key of this type (None: unknown key, Any: free-form). Raises ValueError."""
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        try:
+            return json.loads(text, strict=False)
+        except ValueError:
+            pass
+    kinds = (Any,) if annotation is None else members(annotation)
+    if type(None) in kinds and (text in _NULLS or (text == "" and str not in kinds)):
+        return None
+    reasons = []
+    for kind in sorted((kind for kind in kinds if kind is not type(None)), key=lambda kind: kind is str):
+        try:
+            return _parse_as(text, kind)
+        except ValueError as error:
+            reasons.append(str(error))
+    raise ValueError("; ".join(reasons))
+
+
+def _parse_as(text: str, kind: Any) -> Any:
+    word = text.strip()
+    if kind is str:
+        return text
+    if kind is bool:
+        if word.lower() in _TRUE + _FALSE:
+            return word.lower() in _TRUE
+        raise ValueError(f"must be true or false; got {text!r}")
+    if kind is int:
+        if _INTEGER.fullmatch(word) and len(word) < 300:
+            return int(word.replace("_", ""))
+        raise ValueError(f"must be an integer; got {text!r}")
+    if kind is float:
+        return _number(word)
+    if get_origin(kind) is Literal:
+        for choice in get_args(kind):
+            if str(choice) == text:
+                return choice
+        raise ValueError(f"must be one of {', '.join(map(str, get_args(kind)))}; got {text!r}")
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        for member in kind:
+            if text in (str(member.value), member.name):
+                return member.value
+        raise ValueError(f"must be one of {', '.join(str(member.value) for member in kind)}; got {text!r}")
+    if kind is Any:
+        return _free_form(text)
+    return _container_text(text, kind)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word.replace("_", ""))
+    except ValueError:
+        raise ValueError(f"must be a number; got {word!r}") from None
+
+
+def _container_text(text: str, kind: Any) -> Any:
+    wanted: type = list if get_origin(kind) in (list, tuple) else dict
+    try:
+        value = read_text(text)
+    except (yaml.YAMLError, ValueError):
+        value = text
+    shorthand = isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, str)
+    if isinstance(value, wanted) or (shorthand and value in ("grade", "exclude")):
+        return value
+    raise ValueError(f"must be a {'list' if wanted is list else 'mapping'}; got {text!r}")
+
+
+def _free_form(text: str) -> Any:
+    try:
+        value = read_text(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    if isinstance(value, str) and value == text and not re.search(r"inf|nan", text, re.IGNORECASE):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return value
+
+
+def sections_named(overrides: Sequence[Override]) -> Iterator[str]:
+    """The top-level key of each override."""
+    for override in overrides:
+        yield override.path[0]

@@ -1,0 +1,107 @@
+"""Keys that are read but whose feature is not built yet: set to anything but what works, they are refused by name.
+
+One line a key; a line is deleted when its feature lands. `*` stands for any list index. `accepts` holds the values
+that work without the feature; a key that nobody wrote is never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from platoon.config.base import Section
+from platoon.config.problems import KeyPath, Problem, show
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    key: str
+    what: str
+    accepts: tuple[Any, ...] = (None,)
+
+
+_PROCESS = "running rollouts in worker processes"
+_SAMPLERS = "choosing tasks by their results (pass_rate) or by a sampler of your own"
+_ADMISSION = "admitting groups by a rule"
+_LOADERS = "loading tasks or playing rollouts by functions of your own"
+_AGENTS = "sub-agents"
+_WORKER_DEFAULTS: dict[str, Any] = {
+    "rollout_isolation": "inprocess",
+    "worker_start_method": "forkserver",
+    "worker_preload": (),
+    "worker_startup_budget_seconds": 300.0,
+    "worker_finalize_grace_seconds": 120.0,
+    "worker_parent_grace_seconds": 60.0,
+    "worker_termination_grace_seconds": 10.0,
+    "worker_launch_concurrent_groups": 2,
+    "worker_rss_soft_limit_bytes": 24 * 1024**3,
+    "worker_mem_available_floor_bytes": 0,
+    "worker_binding_poll_seconds": 5.0,
+    "worker_unbounded_rollout_budget_seconds": 86400.0,
+    "worker_python_env_isolation": False,
+}
+_RUN_WORKFLOWS = ("train.workflow_config", "eval.workflow_config")
+_SAMPLER_VALUES = (None, "auto", "uniform", "weighted")
+
+TRAIN: tuple[Unbuilt, ...] = (
+    *(Unbuilt(f"{at}.{key}", _PROCESS, (value,)) for at in _RUN_WORKFLOWS for key, value in _WORKER_DEFAULTS.items()),
+    *(Unbuilt(f"{at}.depth_level_weighting", "weighting by depth", (False,)) for at in _RUN_WORKFLOWS),
+    *(Unbuilt(f"{at}.depth_level_discount_gamma", "discounting by depth") for at in _RUN_WORKFLOWS),
+    Unbuilt("train.task_sampler", _SAMPLERS, _SAMPLER_VALUES),
+    Unbuilt("train.task_sampler_options", _SAMPLERS, ({},)),
+    Unbuilt("train.group_admission", _ADMISSION, ("all",)),
+    Unbuilt("train.group_admission_options", _ADMISSION, ({},)),
+    Unbuilt("train.refill.max_groups_per_step", _ADMISSION, (3.0,)),
+    Unbuilt("train.rollout_group_limits", "limiting how many groups of a label run at once", ({},)),
+    Unbuilt("train.label_by", "labels from a column of the tasks", (None, "_platoon_environment")),
+    Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
+    Unbuilt("train.optimizer.schedule", "a learning rate that moves", ("constant",)),
+    Unbuilt("checkpoint.keep_recovery", "pruning recovery checkpoints"),
+    Unbuilt("watchdog.max_restarts", "restarting a run under supervision", (0,)),
+)
+EVAL: tuple[Unbuilt, ...] = (
+    Unbuilt("inference.hosted", "evaluating a hosted model"),
+    Unbuilt("inference.workflow.use_subprocesses", _PROCESS, (False,)),
+    Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),
+)
+ENTRIES: tuple[Unbuilt, ...] = (
+    Unbuilt("environments.*.task_sampler", _SAMPLERS, (None, "uniform")),
+    Unbuilt("environments.*.task_sampler_options", _SAMPLERS, ({},)),
+    Unbuilt("environments.*.group_admission", _ADMISSION, (None, "all")),
+    Unbuilt("environments.*.group_admission_options", _ADMISSION, ({},)),
+    *(
+        Unbuilt(f"environments.*.{key}", _LOADERS)
+        for key in ("dataset_loader", "eval_dataset_loader", "task_loader", "rollout", "eval_rollout")
+    ),
+    Unbuilt("environments.*.reward_processor", "processing rewards by a function of your own"),
+    Unbuilt("environments.*.trainer_config", "a config class of your own"),
+    Unbuilt("environments.*.workflow", "a workflow class of your own", ("group_rollout",)),
+    Unbuilt("environments.*.workflow_kwargs", "a workflow class of your own", ({},)),
+    Unbuilt("environments.*.eval_workflow_kwargs", "a workflow class of your own", ({},)),
+    Unbuilt("environments.*.agents.max_depth", _AGENTS, (None, 0)),
+    Unbuilt("environments.*.agents.budget", _AGENTS, ("linear",)),
+    Unbuilt("environments.*.agents.child_max_steps", _AGENTS, (15,)),
+    Unbuilt("environments.*.agents.child_grading", _AGENTS, ("none",)),
+    Unbuilt("environments.*.agents.child_access", _AGENTS, ("full",)),
+    Unbuilt("environments.*.agents.fork", _AGENTS),
+    Unbuilt("environments.*.agents.child_timeout_s", _AGENTS),
+)
+
+
+def unbuilt_problems(config: Section, table: tuple[Unbuilt, ...]) -> Iterator[Problem]:
+    """A problem for each key of the table that somebody set to a value that does not work yet."""
+    for row in table:
+        for path, value in _given_at(config, row.key.split("."), ()):
+            if not any(value == works and type(value) is type(works) for works in row.accepts):
+                yield Problem(path, f"{row.what} is not built yet (got {show(value)}); remove the key")
+
+
+def _given_at(value: Any, parts: list[str], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    if not parts:
+        yield path, value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
+    elif parts[0] == "*":
+        for index, item in enumerate(value):
+            yield from _given_at(item, parts[1:], (*path, index))
+    elif isinstance(value, Section) and parts[0] in value.model_fields_set:
+        yield from _given_at(getattr(value, parts[0]), parts[1:], (*path, parts[0]))
