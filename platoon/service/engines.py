@@ -1,31 +1,30 @@
-"""The models that the embedded service can serve, by name."""
+"""Which engine serves which model: a shipped name, a directory, or `package.module:function` that builds an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from pathlib import Path
 
 from platoon.service.engine import Engine
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
-
-
-def _platoon_tiny() -> Engine:
-    from platoon.service.numpy_engine.shipped import read_model
-
-    return read_model(MODELS / "platoon_tiny", "platoon-tiny")
-
-
-_ENGINES: dict[str, Callable[[], Engine]] = {"platoon-tiny": _platoon_tiny}
-
-
-def known_models() -> list[str]:
-    """Names that `load_engine` accepts."""
-    return sorted(_ENGINES)
+SHIPPED = {"platoon-tiny": Path(__file__).parent.parent / "models" / "platoon_tiny"}
 
 
 def load_engine(model_name: str) -> Engine:
-    """The engine that serves `model_name`. ValueError lists the known models for any other name."""
-    if model_name not in _ENGINES:
-        raise ValueError(f"model {model_name!r} is not served here; known models: {', '.join(known_models())}")
-    return _ENGINES[model_name]()
+    """The engine of a model; `function` gets the name. ValueError for a name nobody serves."""
+    directory = SHIPPED.get(model_name, Path(model_name))
+    if model_name in SHIPPED or (directory / "engine.json").is_file():
+        from platoon.service.numpy_engine.shipped import read_model
+
+        return read_model(directory, model_name)
+    module, _, function = model_name.partition(":")
+    if not function:
+        raise ValueError(
+            f"this service has no model {model_name!r}; it has {', '.join(SHIPPED)}, a directory with an engine.json, "
+            f"or module:function"
+        )
+    try:
+        engine: Engine = getattr(importlib.import_module(module), function)(model_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the engine {model_name!r} cannot be loaded: {error}") from error
+    return engine

@@ -1,0 +1,75 @@
+"""The embedded training service as a child of this process, for as long as a block runs.
+
+Promise: when the block is entered, requests are answered; when it is left, or this process dies in whatever way, the
+child ends. Checkpoints below the state directory outlive it. It does not restart a child that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 5.0
+LOOK_SECONDS = 0.01
+TAIL_LINES = 20
+
+
+class LocalServiceError(RuntimeError):
+    """The embedded service did not start; the text holds the end of its log."""
+
+
+@asynccontextmanager
+async def local_service(state_dir: Path, model_name: str, *, key: str | None = None) -> AsyncIterator[str]:
+    """The URL of a training service for `model_name` that runs until the block ends.
+
+    Its output goes to `<state_dir>/service.log`. LocalServiceError when it ends or does not answer within
+    `READY_SECONDS`.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    log = state_dir / "service.log"
+    ready = state_dir / f"ready-{uuid.uuid4().hex}"
+    command = [sys.executable, "-m", "platoon.service", "--model", model_name, "--state", str(state_dir)]
+    command += ["--ready", str(ready), "--die-with-parent", *(["--key", key] if key else [])]
+    with log.open("ab") as output:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield await _url(child, ready, log)
+    finally:
+        ready.unlink(missing_ok=True)
+        await asyncio.to_thread(_stop, child)
+
+
+async def _url(child: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
+    """What the child writes to its ready file, as soon as it is there."""
+    deadline = asyncio.get_running_loop().time() + READY_SECONDS
+    while not ready.exists():
+        if (code := child.poll()) is not None:
+            raise LocalServiceError(f"the local training service ended with code {code}; {_tail(log)}")
+        if asyncio.get_running_loop().time() > deadline:
+            raise LocalServiceError(
+                f"the local training service did not answer within {READY_SECONDS:.0f} s; {_tail(log)}"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+    return ready.read_text(encoding="utf-8")
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    if child.stdin is not None:
+        child.stdin.close()
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    return "\n".join([f"the end of {log}:", *lines])
