@@ -1,0 +1,75 @@
+"""JSON lines: one object a line, split on the newline character alone.
+
+Model output holds other characters that Python counts as line ends, so `splitlines` is never used. A line that does not
+parse is reported with its number and skipped; it never costs the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """`rows`: the objects read, in order. `problems`: one sentence for each line left out."""
+
+    rows: list[dict[str, Any]]
+    problems: tuple[str, ...] = ()
+
+
+def read_jsonl(path: Path) -> JsonLines:
+    """Read a file; a missing one has no rows."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return JsonLines([])
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip(b" \t\r"):
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            torn = " (cut short: the writer died in it)" if number == len(lines) else ""
+            problems.append(f"{path}: line {number} is not JSON{torn}; it is skipped")
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            problems.append(f"{path}: line {number} holds {type(row).__name__}, not an object; it is skipped")
+    return JsonLines(rows, tuple(problems))
+
+
+def append_row(path: Path, row: Mapping[str, Any], *, compact: bool = False) -> None:
+    """Append one object and fsync. Starts a new line when the last one lacks its end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = encode_row(row, compact=compact)
+    with path.open("ab+") as file:
+        file.write((b"" if ends_whole(path) else b"\n") + line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def encode_row(row: Mapping[str, Any], *, compact: bool = False) -> bytes:
+    """One line of ASCII with its newline. ValueError for NaN and infinity, which JSON does not have."""
+    separators = (",", ":") if compact else None
+    return json.dumps(dict(row), separators=separators, allow_nan=False).encode() + b"\n"
+
+
+def ends_whole(path: Path) -> bool:
+    """True when the file is missing, empty, or ends with a newline."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return True
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except FileNotFoundError:
+        return True
