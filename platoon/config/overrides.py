@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import enum
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from platoon.config.base import Section
-from platoon.config.problems import KeyPath, Problem, dotted, is_secret, show
+from platoon.config.base import Section, given
+from platoon.config.problems import KeyPath, Problem, dotted, show
 from platoon.config.reading import merge, read_text
 from platoon.config.schema import at_path, below, members, section_of
+from platoon.config.secrets import masked
 
 _NULLS = ("null", "Null", "NULL", "none", "None", "~")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -40,17 +42,17 @@ class Override:
         return tuple(self.key.split("."))
 
     def __str__(self) -> str:
-        shown = "..." if is_secret(self.path) else self.value if self.text else show(self.value)
+        shown = masked(self.path, self.value if self.text else show(self.value))
         return f"{self.key}{'+' if self.append else ''}={shown}"
 
 
-def parse_overrides(given: Sequence[str] | Mapping[str, Any]) -> tuple[list[Override], list[Problem]]:
+def parse_overrides(written: Sequence[str] | Mapping[str, Any]) -> tuple[list[Override], list[Problem]]:
     """The overrides a caller wrote, and what of them is no override at all."""
-    if isinstance(given, Mapping):
-        pairs = [(str(key), value, False) for key, value in given.items()]
+    if isinstance(written, Mapping):
+        pairs = [(str(key), value, False) for key, value in written.items()]
     else:
         pairs, problems = [], []
-        for item in given:
+        for item in written:
             key, equals, value = item.partition("=")
             if equals:
                 pairs.append((key, value, True))
@@ -62,9 +64,9 @@ def parse_overrides(given: Sequence[str] | Mapping[str, Any]) -> tuple[list[Over
 
 def _checked(pairs: list[tuple[str, Any, bool]], problems: list[Problem]) -> tuple[list[Override], list[Problem]]:
     overrides = []
-    for written, value, text in pairs:
-        key = written.removesuffix("+").strip()
-        override = Override(key, value, written.endswith("+"), text)
+    for name, value, text in pairs:
+        key = name.removesuffix("+").strip()
+        override = Override(key, value, name.endswith("+"), text)
         if all(part.strip() for part in override.path):
             overrides.append(override)
         else:
@@ -152,12 +154,27 @@ def _item_type(annotation: Any) -> Any:
 
 def _value(override: Override, annotation: Any, path: KeyPath, root: type[Section]) -> Any:
     if not override.text:
-        return copy.deepcopy(override.value)
+        return _plain(override.value)
     owner = section_of(at_path(root, path[:-1]))
     hints = owner.VALUE_HINTS.get(str(path[-1]), {}) if owner is not None else {}
     if override.value in hints:
         raise ValueError(hints[override.value])
     return parse_text(override.value, annotation)
+
+
+def _plain(value: Any) -> Any:
+    """A copy as the plain data that a file could hold."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Section):
+        return _plain(given(value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    raise ValueError(f"{type(value).__name__} is no plain value; give text, numbers, lists or mappings with text keys")
 
 
 def parse_text(text: str, annotation: Any) -> Any:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
-_SECRET_KEYS = frozenset({"api_key", "key", "token", "password", "secret"})
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,6 @@ class ConfigError(Exception):
 
 def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
-
-
-def is_secret(path: KeyPath) -> bool:
-    """Whether the value at `path` must never be written or echoed."""
-    return bool(path) and str(path[-1]).lower() in _SECRET_KEYS
 
 
 def show(value: Any) -> str:

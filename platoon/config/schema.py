@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from platoon.config.base import Section
-from platoon.config.problems import KeyPath, Problem, is_secret, show, unknown_key
+from platoon.config.problems import KeyPath, Problem, show, unknown_key
+from platoon.config.secrets import is_secret, without_secrets
 
 _TYPES = {
     "int_type": "must be an integer",
@@ -96,7 +97,7 @@ def _text(detail: ErrorDetails, path: KeyPath, root: type[Section]) -> str:
         return unknown_key(path, owner.model_fields if owner else (), owner.HINTS if owner else {})
     if kind == "missing":
         return "missing; it has no default"
-    got = "" if is_secret(path) else f"; got {show(value)}"
+    got = "" if is_secret(path) else f"; got {show(without_secrets(value))}"
     hint = value_hint(owner, path, value)
     if kind in _TYPES:
         return _TYPES[kind] + got + hint

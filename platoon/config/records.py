@@ -1,0 +1,161 @@
+"""The records of a start in a run directory: `config.resolved.yaml` and `lock.json`.
+
+The resolved configuration loads alone, from any directory, to the same data. No secret is written: keys that hold
+one are left out and named in the header. Writes are atomic: a reader sees the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import platoon
+from platoon.config.load import Loaded
+from platoon.config.problems import ConfigError, dotted
+from platoon.config.runs import EvalRun
+from platoon.config.secrets import mask_argument, split_secrets
+
+RESOLVED = "config.resolved.yaml"
+LOCK = "lock.json"
+_VERSIONS = {
+    "tinker": "tinker",
+    "tinker_cookbook": "tinker-cookbook",
+    "openreward": "openreward",
+    "hpc_sandbox": "hpc-sandbox",
+}
+
+
+def dump_resolved(loaded: Loaded, path: Path) -> None:
+    """Write the merged data of a configuration: paths absolute, nulls kept, secrets left out."""
+    data, left_out = split_secrets(_anchored(loaded))
+    header = [
+        f"# written by platoon {platoon.__version__}",
+        *(f"# source: {_one_line(str(source))}" for source in loaded.sources),
+        *(f"# override: {_one_line(override)}" for override in loaded.overrides),
+        *(f"# not written: {dotted(key)}" for key in left_out),
+    ]
+    write_text("\n".join(header) + "\n" + to_yaml(data), path)
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as block-style YAML, key order and unicode kept."""
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+
+
+def _anchored(loaded: Loaded) -> dict[str, Any]:
+    data = dict(loaded.data)
+    if isinstance(loaded.config, EvalRun):
+        output = loaded.config.inference.output_dir
+        if output is not None:
+            data["inference"] = {**data["inference"], "output_dir": str(Path(output).expanduser().absolute())}
+    else:
+        data["log_path"] = str(Path(loaded.config.log_path).expanduser().absolute())
+    return data
+
+
+def _one_line(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+
+
+def write_lock(run_dir: Path, argv: Sequence[str], **records: Any) -> dict[str, Any]:
+    """Write `lock.json` of this start: versions, machine, command line, and the records given. Returns its content."""
+    sha, dirty = _checkout()
+    lock = {
+        "versions": {"platoon": platoon.__version__, **{key: _version(name) for key, name in _VERSIONS.items()}},
+        "commits": dict(_commits()),
+        "platoon_git_sha": sha,
+        "platoon_git_dirty": dirty,
+        "python": platform.python_version(),
+        "hostname": socket.gethostname(),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [mask_argument(item) for item in argv],
+        "deprecations": [],
+        **records,
+    }
+    write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n", run_dir / LOCK)
+    return lock
+
+
+def update_lock(run_dir: Path, **records: Any) -> None:
+    """Add or replace keys of `lock.json`. Raises ConfigError when there is none to be read."""
+    path = run_dir / LOCK
+    try:
+        lock = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    write_text(json.dumps({**lock, **records}, indent=2, ensure_ascii=False) + "\n", path)
+
+
+def write_process_record(run_dir: Path, command: str) -> None:
+    """Write `process.json`: which process runs in this directory and the label its sandboxes carry."""
+    start = process_start(os.getpid())
+    record = {
+        "command": command,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "start_time": start,
+        "label": {"platoon.run": str(run_dir.absolute())},
+        "trainer_pid": os.getpid(),
+        "trainer_start_time": start,
+    }
+    write_text(json.dumps(record, indent=2) + "\n", run_dir / "process.json")
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None where /proc does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def write_text(text: str, path: Path) -> None:
+    """Replace a file in one step, its content on disk before its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commits() -> Iterator[tuple[str, str]]:
+    """The commit of each distribution that was installed from a git repository."""
+    for distribution in importlib.metadata.distributions():
+        text = distribution.read_text("direct_url.json")
+        info = json.loads(text).get("vcs_info") if text else None
+        if info and info.get("commit_id"):
+            yield distribution.metadata["Name"], info["commit_id"]
+
+
+def _checkout() -> tuple[str | None, bool | None]:
+    """The commit platoon runs from and whether files differ from it; (None, None) when installed."""
+    root = Path(platoon.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None, None
+    outputs = []
+    for command in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
+        try:
+            done = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, timeout=30, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None, None
+        outputs.append(done.stdout.strip())
+    return outputs[0], bool(outputs[1])
