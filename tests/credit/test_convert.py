@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,3 +140,20 @@ def test_subagent_sampling_reads_every_part_of_its_key() -> None:
     sampling = SubagentSampling(0.25, 9)
     for task, tree, depth, index in [("t", "x", 1, 0), ("t", "x", 2, 0), ("u", "x", 1, 0), ("t", "y", 1, 5)]:
         assert sampling.keeps(task, tree, depth, index) == (fraction(9, task, tree, depth, index) < 0.25)
+
+
+def test_a_long_conversation_is_kept_once() -> None:
+    interactions, turns, pieces = Interactions(), 200, 50
+    tracemalloc.start()
+    for turn in range(turns):
+        suffix, sampled = [1] * pieces, [2] * pieces
+        interactions.add(f"c{turn}", interaction(suffix, sampled, continues=f"c{turn - 1}" if turn else None))
+    recorded = tracemalloc.get_traced_memory()[0]
+    merged = merge_calls(list(interactions), interactions, CallMarks(), depth=0, reward=1.0)
+    made = tracemalloc.get_traced_memory()[0] - recorded
+    tracemalloc.stop()
+    (datum,) = merged.datums
+    tokens = turns * pieces * 2 - 1
+    assert len(datum.tokens_T) == tokens
+    assert recorded < 3 * 12 * tokens
+    assert made < 2 * 16 * tokens
