@@ -1,0 +1,1 @@
+"""The flows: prepare, train, evaluate."""

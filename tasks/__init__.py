@@ -1,0 +1,1 @@
+"""Thin Prefect layer over the library: recording, and the tasks the flows call."""

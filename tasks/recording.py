@@ -1,0 +1,371 @@
+"""Recording a run in Prefect: every use of a Prefect internal lives here, each with a test.
+
+Prefect records and never decides. A `recorded` coroutine runs exactly once whatever the API does: its result and its
+exception come from the coroutine, not from Prefect. Failures of the API are noted, left alone for 15 s and put right
+once it answers again. Orders (a cancelled or aborted run) are obeyed. Outside `recording(...)` nothing is recorded and
+Prefect is not imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from uuid import UUID
+
+import httpx
+
+from tasks.breaker import Breaker
+from tasks.endpoint import HEALTH_SECONDS, Endpoint, healthy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger("platoon.orchestration")
+
+SETTINGS = {
+    "PREFECT_CLIENT_MAX_RETRIES": "1",
+    "PREFECT_API_REQUEST_TIMEOUT": "10",
+    "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": "2000",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "platoon",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "DO_NOT_TRACK": "1",
+}
+
+
+@dataclass
+class Box(Generic[T]):
+    """What the body did, as opposed to what Prefect says about it."""
+
+    started: bool = False
+    done: bool = False
+    value: T | None = None
+    error: BaseException | None = None
+    run_id: UUID | None = None
+
+    async def run(self, body: Callable[[], Awaitable[T]]) -> None:
+        self.started = True
+        try:
+            self.value = await body()
+            self.done = True
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+@dataclass
+class Recorder:
+    """One run's link to one API: its breaker and the flow runs whose end the API did not hear of."""
+
+    endpoint: Endpoint
+    breaker: Breaker = field(init=False)
+    orphans: dict[UUID, bool] = field(default_factory=dict)  # flow run id -> whether its body succeeded
+    parents: set[UUID] = field(default_factory=set)  # flow runs under which something went unrecorded
+    live: set[UUID] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.breaker = Breaker(self._probe)
+
+    async def _probe(self) -> bool:
+        try:
+            async with httpx.AsyncClient(timeout=HEALTH_SECONDS, headers=dict(self.endpoint.headers)) as client:
+                return (await client.get(f"{self.endpoint.url}/health")).is_success
+        except httpx.HTTPError:
+            return False
+
+    async def allow(self) -> bool:
+        """Whether the API may be called now; on its recovery the orphans are set right first."""
+        if not await self.breaker.allow():
+            return False
+        if self.orphans or self.parents:
+            await self._settle()
+        return not self.breaker.is_open
+
+    def lost(self, error: BaseException, box: Box[Any]) -> None:
+        """Note that the API failed during a call whose body is `box`."""
+        if not self.breaker.is_open:
+            log.warning(
+                "the Prefect API at %s failed (%s); the run goes on unrecorded", self.endpoint.url, _line(error)
+            )
+        self.breaker.trip()
+        if box.run_id is not None:
+            self.orphans[box.run_id] = box.done
+        if (parent := current_run_id()) is not None:
+            self.parents.add(parent)
+
+    async def _settle(self) -> None:
+        """Give the flow runs that the API lost their true state. Flow runs created but never begun are cancelled."""
+        from prefect import get_client
+        from prefect.client.schemas.filters import FlowRunFilter
+        from prefect.client.schemas.objects import StateType
+        from prefect.states import Cancelled, Completed, Failed
+
+        try:
+            async with get_client() as client:
+                for run_id, succeeded in list(self.orphans.items()):
+                    message = "Set by platoon: the API was away when the run ended."
+                    state: Any = Completed(message=message) if succeeded else Failed(message=message)
+                    await client.set_flow_run_state(run_id, state, force=True)
+                    del self.orphans[run_id]
+                for parent in list(self.parents):
+                    lost = FlowRunFilter.model_validate(
+                        {
+                            "parent_flow_run_id": {"any_": [parent]},
+                            "state": {"type": {"any_": [StateType.PENDING, StateType.RUNNING]}},
+                        }
+                    )
+                    for run in await client.read_flow_runs(flow_run_filter=lost):
+                        if run.id not in self.live:
+                            message = "Set by platoon: the step ran unrecorded while the API was away."
+                            await client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
+                    self.parents.discard(parent)
+            log.info("the Prefect API at %s is back; runs it lost were set right", self.endpoint.url)
+        except Exception as error:
+            if not transport_error(error):
+                raise
+            self.breaker.trip()
+
+
+_RECORDER: ContextVar[Recorder | None] = ContextVar("platoon_recorder", default=None)
+_BOX: ContextVar[Box[Any] | None] = ContextVar("platoon_box", default=None)
+
+
+def configure_environment(endpoint: Endpoint) -> None:
+    """Set the environment for Prefect; values the user set stay, except the API's address. Call before the import.
+
+    Where Prefect is already imported (a notebook) its settings are read again.
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    os.environ["PREFECT_API_URL"] = endpoint.url
+    if "prefect" in sys.modules:
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        return
+    with _root_logging_kept():
+        import_module("prefect.main")
+
+
+@contextmanager
+def recording(endpoint: Endpoint | None) -> Iterator[Recorder | None]:
+    """Within it, `recorded` coroutines are recorded at `endpoint`; with None they just run."""
+    recorder = None
+    if endpoint is not None:
+        configure_environment(endpoint)
+        recorder = Recorder(endpoint)
+    token = _RECORDER.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _RECORDER.reset(token)
+
+
+def recorded(
+    name: str, run_name: str | None = None, tags: Sequence[str] = ()
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Decorate a coroutine function: each call is a flow run called `run_name` (a template over the parameters).
+
+    Parameters are sent to the API: pass paths and numbers, and let the function close over the rest.
+    """
+
+    def decorate(fn: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        flow: Callable[P, Awaitable[None]] | None = None
+
+        @functools.wraps(fn)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            nonlocal flow
+            recorder = _RECORDER.get()
+            if recorder is None or not await recorder.allow():
+                return await fn(*args, **kwargs)
+            flow = flow or _as_flow(fn, name, run_name)
+            box: Box[T] = Box()
+            token = _BOX.set(box)
+            try:
+                with _tagged(tags):
+                    await flow(*args, **kwargs)
+            except BaseException as error:
+                if error is not box.error:
+                    if transport_error(error):
+                        recorder.lost(error, box)
+                    elif box.error is None:
+                        raise
+            finally:
+                _BOX.reset(token)
+                if box.run_id is not None:
+                    recorder.live.discard(box.run_id)
+            return box.result() if box.started else await fn(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+async def phase(name: str, body: Callable[[], Awaitable[T]]) -> T:
+    """Run `body` as a Prefect task called `name` of the current flow run; Prefect's own failure never stops it."""
+    recorder = _RECORDER.get()
+    if recorder is None or recorder.breaker.is_open or current_run_id() is None:
+        return await body()
+    box: Box[T] = Box()
+    token = _BOX.set(box)
+    try:
+        await _as_task(name)(body)
+    except Exception as error:
+        if box.error is None:
+            log.debug("phase %s was not recorded: %s", name, _line(error))
+    finally:
+        _BOX.reset(token)
+    return box.result() if box.started else await body()
+
+
+async def settle() -> None:
+    """At the end of a top flow's body: set right what an outage left, if the API answers again."""
+    recorder = _RECORDER.get()
+    if recorder is not None and (recorder.orphans or recorder.parents):
+        await recorder.allow()
+
+
+def current_run_id() -> UUID | None:
+    """The flow run this code runs in, if any."""
+    if "prefect" not in sys.modules:
+        return None
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    return run.id if run is not None else None
+
+
+def transport_error(error: BaseException) -> bool:
+    """Whether an exception that left Prefect is trouble with the API, seen anywhere in its chain.
+
+    Orders (`Abort`, `Pause`, cancellation, termination) are not exceptions in Python's narrow sense and never count.
+    """
+    if not isinstance(error, Exception):
+        return False
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, httpx.HTTPError | httpx.StreamError | ConnectionError):
+            return True
+        if type(one).__module__ == "prefect.exceptions" and type(one).__name__.startswith("Object"):
+            return True  # the run was deleted, or exists already: the record is wrong, the work is not
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extend(one.exceptions)
+        waiting.extend(cause for cause in (one.__cause__, one.__context__) if cause is not None)
+    return False
+
+
+def away(recorder: Recorder | None) -> bool:
+    """Whether Prefect is in use and its API does not answer now."""
+    return recorder is not None and (recorder.breaker.is_open or not healthy(recorder.endpoint))
+
+
+def leave(code: int) -> NoReturn:
+    """The exit guard: end the process with `code` at once, without Prefect's own exit.
+
+    Prefect waits up to 7 s for each undelivered event, for minutes in all. Call it when the API is `away`, all of our
+    own files are closed and nothing else is to be done in this process.
+    """
+    log.warning("the Prefect API is away: leaving without its last events")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _as_flow(fn: Callable[P, Awaitable[Any]], name: str, run_name: str | None) -> Callable[P, Awaitable[None]]:
+    from prefect import flow
+
+    @functools.wraps(fn)
+    async def tracked(*args: P.args, **kwargs: P.kwargs) -> None:
+        box, recorder = _BOX.get(), _RECORDER.get()
+        if box is None or box.started:
+            return  # a second attempt of the same call: its body has run
+        box.run_id = current_run_id()
+        if recorder is not None and box.run_id is not None:
+            recorder.live.add(box.run_id)
+        await box.run(lambda: fn(*args, **kwargs))
+
+    return flow(
+        name=name,
+        flow_run_name=run_name,
+        persist_result=False,
+        retries=0,
+        validate_parameters=False,
+        log_prints=False,
+    )(tracked)
+
+
+@functools.cache
+def _as_task(name: str) -> Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]:
+    from prefect import task
+    from prefect.cache_policies import NO_CACHE
+    from prefect.context import TagsContext
+
+    async def tracked() -> None:
+        box, body = _BODY.get()
+        if not box.started:
+            await box.run(body)
+
+    made = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False, retries=0)(tracked)
+
+    async def call(body: Callable[[], Awaitable[Any]]) -> None:
+        box = _BOX.get()
+        assert box is not None
+        token = _BODY.set((box, body))
+        try:
+            # A task with tags asks the API for a concurrency slot of each before it starts: the run carries the tags.
+            with TagsContext(current_tags=set()):
+                await made()
+        finally:
+            _BODY.reset(token)
+
+    return call
+
+
+_BODY: ContextVar[tuple[Box[Any], Callable[[], Awaitable[Any]]]] = ContextVar("platoon_phase_body")
+
+
+@contextmanager
+def _tagged(tags: Sequence[str]) -> Iterator[None]:
+    from prefect import tags as prefect_tags
+
+    with prefect_tags(*tags):
+        yield
+
+
+@contextmanager
+def _root_logging_kept() -> Iterator[None]:
+    """Importing Prefect puts a console handler on the root logger; logging is configured by the command alone.
+
+    A recorded step makes about ten requests, so httpx's line for each is kept out of the log unless asked for.
+    """
+    root, requests = logging.getLogger(), logging.getLogger("httpx")
+    handlers, level = root.handlers[:], root.level
+    if requests.level == logging.NOTSET:
+        requests.setLevel(logging.WARNING)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
