@@ -309,7 +309,7 @@ class Dispatcher:
             raise ValueError(f"the state is of start {saved.start}; this is start {self.start} and must be later")
         plan = plan_resume(saved, self.pool, kept)
         samplers = saved.samplers if self._sampling.name == saved.sampler else None
-        self._sampling.load_state(samplers, saved.next_position)
+        warnings += self._sampling.load_state(samplers, saved.next_position)
         self.next_position = saved.next_position
         records: list[Record] = []
         for old in plan.kept:

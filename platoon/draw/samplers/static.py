@@ -79,9 +79,10 @@ class RowSampling:
         """The JSON block `samplers` of a saved dispatcher."""
         return {"run": _record(self.name, self._order, self._decisions), "entries": {}}
 
-    def load_state(self, state: Mapping[str, Any] | None, position: int) -> None:
-        """Restore the counts saved at `position`; without a usable record they follow from the position alone."""
+    def load_state(self, state: Mapping[str, Any] | None, position: int) -> list[str]:
+        """Restore the counts saved at `position`: they follow from it. Gives warnings."""
         self.seek(position)
+        return []
 
 
 class SlotSampling:
@@ -135,14 +136,24 @@ class SlotSampling:
             },
         }
 
-    def load_state(self, state: Mapping[str, Any] | None, position: int) -> None:
-        """Restore the counts saved at `position`; an entry whose saved sampler differs gets its replayed count."""
+    def load_state(self, state: Mapping[str, Any] | None, position: int) -> list[str]:
+        """Restore the counts saved at `position`; an entry without a usable record gets its replayed count.
+
+        Gives a warning for each record that does not read.
+        """
         self.seek(position)
         saved = state.get("entries", {}) if state else {}
-        for index, (entry, ours) in enumerate(zip(self._entries, self.state()["entries"].values(), strict=True)):
-            theirs = saved.get(entry.label)
-            if theirs and theirs.get("name") == ours["name"] and theirs.get("class") == ours["class"]:
-                self._counts[index] = _count(theirs.get("decisions"), entry.label)
+        warnings: list[str] = []
+        for index, (label, ours) in enumerate(self.state()["entries"].items()):
+            theirs = saved.get(label)
+            if not theirs or theirs.get("name") != ours["name"] or theirs.get("class") != ours["class"]:
+                continue
+            count = theirs.get("decisions")
+            if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+                self._counts[index] = count
+            else:
+                warnings.append(f"saved sampler of environment {label!r}: decisions is {count!r}, not a count")
+        return warnings
 
     def _qualified(self, index: int) -> str:
         entry = self._entries[index]
@@ -183,9 +194,3 @@ def entry_weight(entry: EntrySampling, tasks: int) -> float:
 def _record(name: str, order: object, decisions: int) -> dict[str, Any]:
     kind = type(order)
     return {"name": name, "class": f"{kind.__module__}:{kind.__qualname__}", "decisions": decisions}
-
-
-def _count(value: object, label: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"saved sampler of entry {label!r}: decisions is {value!r}, not a count")
-    return value
