@@ -6,6 +6,7 @@ Files under `tasks/` may exist without a row; they are then ignored.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from platoon.stats.jsonl import append_row, read_jsonl
 
+log = logging.getLogger("platoon.train")
 FILE = "checkpoints.jsonl"
 
 
@@ -76,9 +78,11 @@ def _count(row: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """All readable rows, oldest first; [] when there is no file."""
-    path = run_dir / FILE
-    return [row for row in read_jsonl(path) if isinstance(row, dict)] if path.exists() else []
+    """All readable rows, oldest first; [] when there is no file. A line that does not read is warned about."""
+    lines = read_jsonl(run_dir / FILE)
+    for problem in lines.problems:
+        log.warning("%s; the checkpoint before it counts", problem)
+    return lines.rows
 
 
 def newest_resumable(run_dir: Path, num_minibatches: int) -> Checkpoint | None:

@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
 from platoon.config import ConfigError
+from platoon.config.service_address import ServiceAddress
 from platoon.gateway.sampling import Sampled, SamplingParams
+from platoon.rollout.trajectory import Floats
 
 if TYPE_CHECKING:
     from platoon.config import AdamParams
@@ -40,20 +41,6 @@ class ServiceError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class ServiceAddress:
-    """Where the service is and which variable held the key. `base_url` has no trailing slash."""
-
-    base_url: str
-    api_key: str
-    key_name: str = "TINKER_API_KEY"
-
-    @property
-    def origin(self) -> str:
-        parts = urlsplit(self.base_url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-@dataclass(frozen=True)
 class SavedWeights:
     """Paths of one full save: training state and sampler weights."""
 
@@ -68,9 +55,13 @@ async def probe(address: ServiceAddress, seconds: float = 4.0) -> None:
         async with httpx.AsyncClient(timeout=seconds) as client:
             answer = await client.get(url)
     except httpx.HTTPError as error:
-        raise ServiceError(f"no training service answers at {address.origin} ({type(error).__name__}: {error})") from error
+        raise ServiceError(
+            f"no training service answers at {address.origin} ({type(error).__name__}: {error})"
+        ) from error
     if answer.status_code >= 500:
-        raise ServiceError(f"the training service at {address.origin} answered HTTP {answer.status_code} to a health request")
+        raise ServiceError(
+            f"the training service at {address.origin} answered HTTP {answer.status_code} to a health request"
+        )
 
 
 class TinkerSampler:
@@ -196,7 +187,7 @@ class ServiceSession:
             [wire_datum(d) for d in datums], loss_fn, dict(loss_fn_config) if loss_fn_config else None
         )
 
-    async def forward_backward_result(self, future: Any, seconds: float) -> tuple[list[np.ndarray[Any, Any]], dict[str, float]]:
+    async def forward_backward_result(self, future: Any, seconds: float) -> tuple[list[Floats], dict[str, float]]:
         """Train logprobs per datum (float32[T]) and the call's metrics."""
         output = await self._result(future, seconds, "forward_backward")
         logprobs = [np.asarray(o["logprobs"].to_numpy(), np.float32) for o in output.loss_fn_outputs]

@@ -1,0 +1,90 @@
+"""One group: its members' rollouts under the draw's lease, then their credit.
+
+The place where rollouts, leases and credit meet. A member that fails keeps its outcome; only a failure of credit itself
+(a reward processor that raises) fails the group.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from platoon.config import StragglerPolicy, TrainRun
+from platoon.credit import CreditSettings, GroupOutput, MemberRollout, credit_group
+from platoon.draw.pool import PoolRow
+from platoon.gateway import GatewayServer, ModelGateway
+from platoon.rollout.episode import Episode, EpisodeRequest, run_episode
+from platoon.rollout.group import run_group
+from platoon.rollout.lease import RolloutLease
+from platoon.train.environments import Environments
+
+
+@dataclass(frozen=True)
+class Played:
+    """A group that was played: its credit, and the rollouts behind it."""
+
+    output: GroupOutput
+    episodes: Sequence[Episode]
+
+
+class GroupRolloutWorkflow:
+    """Plays groups of one phase. `on_played` sees each group before it settles (usage, event files)."""
+
+    applies_entry_settings = True
+    gives_verdicts = True
+    runs_rollouts_on_lease = True
+
+    def __init__(
+        self,
+        config: TrainRun,
+        environments: Environments,
+        gateway: ModelGateway,
+        server: GatewayServer | None,
+        on_played: Callable[[PoolRow, Played], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.environments = environments
+        self.gateway = gateway
+        self._server = server
+        self._on_played = on_played
+
+    async def play(self, row: PoolRow, lease: RolloutLease, *, seed_scope: str, group_size: int) -> GroupOutput:
+        """Roll out and credit one group. `seed_scope` names the draw; each member's calls are seeded below it."""
+        played = self.environments.entry_of(row.entry)
+        raw_id = played.raw_id(row.task_id, mixture=self.environments.mixture)
+        route = self.environments.route(row.entry, raw_id)
+        settings = played.settings
+
+        async def member(index: int) -> Episode:
+            request = EpisodeRequest(
+                task_id=raw_id,
+                route=route,
+                config=settings.rollout_config,
+                rollout_id=f"{slug(raw_id)}-r{index}-{secrets.token_hex(4)}",
+                seed_scope=f"{seed_scope}/{index}",
+            )
+            return await run_episode(request, self.gateway, self._server)
+
+        stragglers = None
+        if settings.straggler_timeout_seconds is not None:
+            stragglers = StragglerPolicy(
+                timeout_seconds=settings.straggler_timeout_seconds, quorum=settings.straggler_quorum
+            )
+        episodes = await run_group(member, group_size, lease, stragglers)
+        output = credit_group(
+            [MemberRollout(e.collection, e.interactions, e.outcome, e.disposition, e.seconds) for e in episodes],
+            CreditSettings.from_workflow(settings),
+            task_id=row.task_id,
+            label=row.label,
+            entry=row.entry,
+        )
+        if self._on_played is not None:
+            self._on_played(row, Played(output, episodes))
+        return output
+
+
+def slug(task_id: str) -> str:
+    """A task id as part of a file name: at most 80 characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", task_id).strip("-")[-80:] or "task"

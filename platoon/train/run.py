@@ -1,0 +1,220 @@
+"""A training run: opened, stepped, finished.
+
+    async with open_training(loaded, stop) as run:
+        while not run.finished:
+            await run.step()
+        result = await run.finish()
+
+Everything a run starts (service, server, tasks, files) is closed by `open_training`. The run directory alone decides
+where a run stands; opening it again goes on after its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_path, run_directory
+from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
+from platoon.draw.plan import Duration, SamplingPlan, plan_lines, plan_warnings, sampling_plan
+from platoon.train.assembly import Assembly, assemble
+from platoon.train.background import Background
+from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
+from platoon.train.environments import Environments, open_environments, sampling_settings
+from platoon.train.evaluation import EvaluationPlan, evaluated_steps
+from platoon.train.opening import find_service, open_session, start_service
+from platoon.train.step import LoopState, Phase, StepReport, direct
+from platoon.train.stop import StopRequest, watch_stop_file
+
+log = logging.getLogger("platoon.train")
+Status = Literal["finished", "interrupted", "nothing to do"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `steps`: committed by this start. `step`: where the run stands."""
+
+    run_dir: Path
+    status: Status
+    step: int
+    steps: int
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a start is to do, known before the training service is asked for anything."""
+
+    config: TrainRun
+    run_dir: Path
+    train: Environments
+    held_out: Environments | None
+    sampling: SamplingPlan
+    end_step: int
+    evaluation: EvaluationPlan
+    resume: Checkpoint | None
+    start: int
+
+    @property
+    def start_step(self) -> int:
+        return self.resume.batch if self.resume is not None else 0
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """True when every step is trained and the evaluation due at the end was made."""
+        due = self.evaluation.due(self.end_step) and self.end_step not in evaluated_steps(self.run_dir)
+        return self.start_step >= self.end_step and not due
+
+
+class TrainingRun:
+    """One start of a run, open between its launch save and its end."""
+
+    def __init__(self, plan: RunPlan, parts: Assembly | None, stop: StopRequest) -> None:
+        self.plan = plan
+        self.run_dir = plan.run_dir
+        self._parts = parts
+        self._stop = stop
+        self._dropped = False
+
+    @property
+    def state(self) -> LoopState | None:
+        return self._parts.loop.state if self._parts is not None else None
+
+    @property
+    def finished(self) -> bool:
+        """True when no step is left, or a stop was asked for."""
+        return self._parts is None or self._parts.loop.state.finished or self._stop.requested or self._dropped
+
+    async def step(self, phase: Phase = direct) -> StepReport | None:
+        """Train one batch; None when a stop dropped it. `phase(name, body)` runs each of the step's phases."""
+        assert self._parts is not None, "a run without anything to do has no step"
+        report = await self._parts.background.race(self._parts.loop.step(phase))
+        self._dropped = report is None
+        return report
+
+    async def finish(self) -> RunResult:
+        """Wait for evaluations, make the final save, and say how the run ended."""
+        parts = self._parts
+        if parts is None:
+            return RunResult(self.run_dir, "nothing to do", self.plan.start_step, 0)
+        state = parts.loop.state
+        if not self._stop.requested:
+            await parts.background.race(_either(parts.evaluation_idle(), self._stop.event))
+        done = state.train_step - self.plan.start_step
+        if self._stop.requested and not state.finished:
+            if done > 0:
+                await parts.saver.full(f"{state.train_step:06d}_interrupted", state)
+            log.info("stopped at step %d of %d (%s)", state.train_step, state.end_step, self._stop.reason)
+            return RunResult(self.run_dir, "interrupted", state.train_step, done)
+        if done > 0:
+            await parts.saver.full("final", state)
+        log.info("finished: %d of %d steps, results in %s", state.train_step, state.end_step, self.run_dir)
+        return RunResult(self.run_dir, "finished", state.train_step, done)
+
+
+async def _either(work: AsyncIterator[None] | object, stop: asyncio.Event) -> None:
+    """Wait for an awaitable or the stop, whichever comes first."""
+    waiting = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            waiting.result()
+    finally:
+        for task in (waiting, stopping):
+            task.cancel()
+        await asyncio.gather(waiting, stopping, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_training(
+    loaded: Loaded, stop: StopRequest | None = None, argv: Sequence[str] = ()
+) -> AsyncIterator[TrainingRun]:
+    """Open a run: check, take the directory, list tasks, start the service, restore, make the launch save.
+
+    ConfigError (exit 78) for what a user can set right; other errors are the run's failure.
+    """
+    stop = stop or StopRequest()
+    stop.bind()
+    config = loaded.train_config
+    check_training(config)
+    add_project_path(loaded)
+    run_dir = run_directory(config)
+    resume = newest_resumable(run_dir, config.train.num_minibatches)
+    async with AsyncExitStack() as stack:
+        address = await find_service(config, resuming=resume is not None)
+        stack.enter_context(RunLock(run_dir))
+        resume = newest_resumable(run_dir, config.train.num_minibatches)
+        began = time.monotonic()
+        plan = await plan_run(config, run_dir, resume)
+        if plan.nothing_to_do:
+            log.info("the run in %s is finished (%d steps)", run_dir, plan.end_step)
+            yield TrainingRun(plan, None, stop)
+            return
+        dump_resolved(loaded, run_dir / RESOLVED)
+        write_lock(run_dir, argv)
+        write_process_record(run_dir, "train")
+        if excluded := plan.train.excluded():
+            update_lock(run_dir, excluded_tasks=excluded)
+        address = await start_service(config, address, run_dir / "service", stack)
+        name = "/".join((config.stats.experiment_name, config.stats.trial_name))
+        opened = await open_session(config, address, name, resume, stop.event)
+        if opened is None:
+            yield TrainingRun(plan, None, stop)
+            return
+        session, context_length = opened
+        stack.push_async_callback(session.close)
+        background = await stack.enter_async_context(Background())
+        background.start("stop-file", watch_stop_file(run_dir, stop))
+        parts = await assemble(plan, loaded, session, context_length, background, stop, stack)
+        log.info("ready after %.1f s at step %d of %d", time.monotonic() - began, plan.start_step, plan.end_step)
+        yield TrainingRun(plan, parts, stop)
+
+
+async def plan_run(config: TrainRun, run_dir: Path, resume: Checkpoint | None) -> RunPlan:
+    """List the tasks and work out how much there is to do. Logs the sampling plan."""
+    train = await open_environments(config, "train")
+    duration = Duration(config.train.num_epochs, config.train.max_training_steps)
+    sampling = sampling_plan(sampling_settings(config), train.pool, duration)
+    for line in plan_lines(sampling):
+        log.info("%s", line)
+    for line in plan_warnings(sampling):
+        log.warning("%s", line)
+    if sampling.epoch_size < config.train.batch_size:
+        raise ConfigError(
+            f"train.batch_size: {config.train.batch_size} is more than the {len(train.pool)} training tasks; "
+            "lower it, or use train.task_sampler: weighted"
+        )
+    assert sampling.steps is not None, "check_training saw a duration"
+    interval = config.eval.interval(sampling.batches)
+    held_out = await open_environments(config, "eval") if interval else None
+    if not interval and config.eval.at_start:
+        log.warning("eval.at_start is set, but eval.every is 0: nothing is evaluated")
+    evaluation = EvaluationPlan(interval, config.eval.at_start, config.eval.max_concurrent_rollouts or 256)
+    return RunPlan(config, run_dir, train, held_out, sampling, sampling.steps, evaluation, resume, next_start(run_dir))
+
+
+def check_training(config: TrainRun) -> None:
+    """What a training run needs beyond a config that loads. ConfigError reports all of it."""
+    problems = []
+    if config.train.num_epochs is None and config.train.max_training_steps is None:
+        problems.append("train: set num_epochs or max_training_steps (or both; the smaller step count is trained)")
+    for key, settings in (("train", config.train.workflow_config), ("eval", config.eval.workflow_config)):
+        if not getattr(settings.rollout_config, "judges", True):
+            problems.append(f"{key}.workflow_config.rollout_config.judges: a training run cannot turn judges off")
+    if problems:
+        raise ConfigError(problems, "the run cannot train")
+
+
+async def train_run(loaded: Loaded, stop: StopRequest | None = None, argv: Sequence[str] = ()) -> RunResult:
+    """Train to the end (or to a stop) without orchestration."""
+    async with open_training(loaded, stop, argv) as run:
+        while not run.finished:
+            await run.step()
+        return await run.finish()
