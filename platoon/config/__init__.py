@@ -17,6 +17,7 @@ from platoon.config.layers import lay, rollout_settings
 from platoon.config.load import Loaded, Resolver, add_project_path, load
 from platoon.config.problems import ConfigError, Problem
 from platoon.config.rollout import InferenceParams, RolloutConfig, StragglerPolicy, WorkflowConfig
+from platoon.config.run_lock import RunLock
 from platoon.config.runs import (
     EvalRun,
     PlatoonEvalConfig,
@@ -58,6 +59,7 @@ __all__ = [
     "RefillConfig",
     "Resolver",
     "RolloutConfig",
+    "RunLock",
     "Section",
     "StatsConfig",
     "StragglerPolicy",

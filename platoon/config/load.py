@@ -201,8 +201,8 @@ def _report(file: Path, problems: Sequence[Problem], places: Mapping[KeyPath, st
     return ConfigError(lines, f"configuration {file}: {count}")
 
 
-def add_project_path(loaded: Loaded) -> None:
+def add_project_path(where: Loaded | Path) -> None:
     """Let the config file's directory be imported from, after everything installed."""
-    directory = str(loaded.path.parent)
-    if directory not in sys.path:
-        sys.path.append(directory)
+    file = where.path if isinstance(where, Loaded) else where.expanduser().resolve()
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))

@@ -20,8 +20,10 @@ from typing import Any
 import yaml
 
 import platoon
+from platoon.config.files import write_text
 from platoon.config.load import Loaded
 from platoon.config.problems import ConfigError, dotted
+from platoon.config.run_lock import process_start
 from platoon.config.runs import EvalRun
 from platoon.config.secrets import mask_argument, split_secrets
 
@@ -109,25 +111,6 @@ def write_process_record(run_dir: Path, command: str) -> None:
         "trainer_start_time": start,
     }
     write_text(json.dumps(record, indent=2) + "\n", run_dir / "process.json")
-
-
-def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where /proc does not say."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def write_text(text: str, path: Path) -> None:
-    """Replace a file in one step, its content on disk before its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _version(name: str) -> str | None:

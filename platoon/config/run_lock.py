@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from platoon.config.files import write_text
 from platoon.config.problems import ConfigError
-from platoon.config.records import process_start, write_text
 
 BEAT_SECONDS = 20.0
 FRESH_SECONDS = 120.0
@@ -119,3 +119,11 @@ def current_boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return socket.gethostname()
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None where /proc does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
