@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code. In a process that has loaded numpy, replaces it by a fresh one."""
     given = list(sys.argv[1:] if argv is None else argv)
     options = arguments(given)
-    for name in ONE_THREAD:
-        os.environ[name] = "1"
-    if "numpy" in sys.modules:
+    pinned = all(os.environ.get(name) == "1" for name in ONE_THREAD)
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    if "numpy" in sys.modules and not pinned:
         os.execv(sys.executable, [sys.executable, "-m", "platoon.service", *given])
     sys.setswitchinterval(SWITCH_SECONDS)
     if options.die_with_parent:

@@ -20,8 +20,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from platoon.service.checkpoints import CheckpointStore, UnknownCheckpoint
-from platoon.service.core import NotFound, TrainingService, numbered
+from platoon.service.core import TrainingService, numbered
 from platoon.service.engine import Engine
+from platoon.service.models import NotFound
 from platoon.service.rest import rest_routes
 from platoon.service.wire import PROTOBUF, batch_from_json, batch_from_protobuf, protobuf_key
 
@@ -62,7 +63,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 async def retrieve_future(service: TrainingService, request: Request) -> Response:
     request_id = (await json_body(request)).get("request_id")
     pending = service.futures.get(str(request_id))
-    if pending is None or pending.dropped:
+    if pending is None:
         return answer({"detail": f"no result is kept for request {request_id}"}, 410)
     result = await service.futures.wait(pending, LONG_POLL_SECONDS)
     if result is None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 
 Kind = Literal["weights", "sampler_weights"]
 KINDS = ("weights", "sampler_weights")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+-]{0,199}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+-]{0,149}")
 LOCK_SECONDS = 10.0
 
 
@@ -74,7 +74,10 @@ class CheckpointStore:
         for name in ("partial", "data", "records"):
             (self.root / name).mkdir(exist_ok=True)
         for file in (self.root / "records").glob("*.json"):
-            checkpoint = Checkpoint(**json.loads(file.read_text(encoding="utf-8")))
+            try:
+                checkpoint = Checkpoint(**json.loads(file.read_text(encoding="utf-8")))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{file} is not a checkpoint record; move it away: {error}") from error
             self._records[checkpoint.model_id, checkpoint.kind, checkpoint.name] = checkpoint
         named = {checkpoint.data for checkpoint in self._records.values()}
         for folder in (self.root / "data").iterdir():

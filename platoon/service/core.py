@@ -7,7 +7,6 @@ the request and the weights it names only. Methods here are called on the event 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import struct
 import time
 import uuid
@@ -17,26 +16,15 @@ from typing import Any
 
 from platoon.service.checkpoints import Checkpoint, CheckpointStore, Kind, new_checkpoint
 from platoon.service.compute import ComputeThread, Job
-from platoon.service.engine import Engine, SampledSequence, Weights
+from platoon.service.engine import Engine
 from platoon.service.futures import Failure, FutureTable, Pending, Reply, Result
-from platoon.service.models import (
-    MOST_LOADED,
-    MOST_SNAPSHOTS,
-    SILENT_SESSION_SECONDS,
-    Model,
-    Recent,
-    Sampler,
-    Session,
-)
-from platoon.service.requests import SampleRequest, adam_params, optional, required, sample_request
-from platoon.service.wire import Batch, SampleOutput, TrainOutput
+from platoon.service.models import SILENT_SESSION_SECONDS, Model, NotFound, Sampler, Session
+from platoon.service.requests import adam_params, optional, required, sample_request
+from platoon.service.sampling import Samplers
+from platoon.service.wire import Batch, TrainOutput
 
 GAP_SECONDS = 60.0
 Body = Mapping[str, Any]
-
-
-class NotFound(ValueError):
-    """A model, sampler or session this server does not know (perhaps one of before its restart)."""
 
 
 class TrainingService:
@@ -48,11 +36,8 @@ class TrainingService:
         self.futures = FutureTable()
         self.sessions: dict[str, Session] = {}
         self.models: dict[str, Model] = {}
-        self.samplers: dict[str, Sampler] = {}
+        self.samplers = Samplers(engine, store)
         self._compute = ComputeThread(asyncio.get_running_loop())
-        self._snapshots = Recent(MOST_SNAPSHOTS)  # these three belong to the compute thread
-        self._loaded = Recent(MOST_LOADED)
-        self._base: Weights | None = None
 
     def close(self) -> None:
         self._compute.close()
@@ -84,14 +69,13 @@ class TrainingService:
         silent = {s for s, session in self.sessions.items() if now - session.last_seen > SILENT_SESSION_SECONDS}
         if not silent:
             return
-        gone = [s.sampler_id for s in self.samplers.values() if s.session_id in silent]
-        self.samplers = {k: s for k, s in self.samplers.items() if s.session_id not in silent}
+        gone = self.samplers.of(silent)
+        self.samplers.drop(gone)
         self.models = {k: m for k, m in self.models.items() if m.session_id not in silent}
         self.sessions = {k: s for k, s in self.sessions.items() if k not in silent}
 
         def forget() -> Result:
-            for sampler_id in gone:
-                self._snapshots.pop(sampler_id, None)
+            self.samplers.forget_snapshots(gone)
             return Reply({})
 
         self._compute.submit(forget, lambda _: None)
@@ -124,14 +108,15 @@ class TrainingService:
         self._session(model.session_id)
         model.last_request = time.time()
         if number is None:
-            pending = self.futures.open(f"{model_id}:{uuid.uuid4().hex}", fingerprint, keep_id=False)
+            pending = self.futures.open(f"{model_id}:{uuid.uuid4().hex}", fingerprint)
             self._submit(pending, lambda: job(model))
             return {"request_id": pending.request_id, "model_id": model_id}
         request_id = f"{model_id}:{number}"
-        if self._known(request_id, fingerprint) is None:
-            if number < model.gate.next:
-                raise ValueError(f"{model_id}: request number {number} is out of range; the next is {model.gate.next}")
-            pending = self.futures.open(request_id, fingerprint, keep_id=True)
+        if number < 1:
+            raise ValueError(f"{model_id}: requests are numbered from 1, this one has number {number}")
+        # below `next`, a number without a future has run and been fetched long ago: it is not run again
+        if self._known(request_id, fingerprint) is None and number >= model.gate.next:
+            pending = self.futures.open(request_id, fingerprint)
             for go in model.gate.arrive(number, lambda: self._submit(pending, lambda: job(model))):
                 go()
             if number >= model.gate.next:
@@ -171,13 +156,13 @@ class TrainingService:
         session = self._session(required(body, "session_id", str))
         model_id = f"{session.session_id}:train:{required(body, 'model_seq_id', int)}"
         request_id = f"{model_id}:0"
-        if self._known(request_id, (what, 0)) is None:
+        if self._known(request_id, (what, 0)) is None and model_id not in self.models:
             if self.store.all(model_id):
                 raise ValueError(f"model {model_id} existed before this server started; open a new session")
             now = time.time()
             model = Model(model_id, session.session_id, rank, now, now, body.get("user_metadata"))
             self.models[model_id] = model
-            self._submit(self.futures.open(request_id, (what, 0), keep_id=True), lambda: job(model))
+            self._submit(self.futures.open(request_id, (what, 0)), lambda: job(model))
         return {"request_id": request_id, "model_id": model_id}
 
     def forward_backward(self, key: tuple[str, int | None], size: int, decode: Callable[[], Batch]) -> dict[str, Any]:
@@ -203,24 +188,18 @@ class TrainingService:
 
     def load_weights(self, body: Body) -> dict[str, Any]:
         """Into a model, or (session addressing) as the first thing a new model is."""
-        path, optimizer = required(body, "path", str), bool(body.get("optimizer"))
-        rank = self.store.at(path).rank
 
         def job(model: Model) -> Result:
-            checkpoint = self._compatible(path)
-            model.state = self.engine.load(self.store.folder(checkpoint), optimizer=optimizer)
+            path = required(body, "path", str)
+            folder = self.store.folder(self.samplers.compatible(path))
+            model.state = self.engine.load(folder, optimizer=bool(body.get("optimizer")))
             model.version += 1
             return Reply({"type": "load_weights", "path": path, "model_id": model.model_id})
 
         if body.get("model_id") is None:
+            rank = self.samplers.compatible(required(body, "path", str)).rank
             return self._new_model(body, rank, "load_weights", job)
         return self._train_request(numbered(body), ("load_weights", 0), job)
-
-    def _compatible(self, path: str) -> Checkpoint:
-        checkpoint = self.store.at(path)
-        if checkpoint.base_model != self.engine.model_name:
-            raise ValueError(f"{path} is of {checkpoint.base_model!r}; this service serves {self.engine.model_name!r}")
-        return checkpoint
 
     # saving
 
@@ -239,17 +218,17 @@ class TrainingService:
         if body.get("path") is None and number is not None and model_id in self.models:
             session_id = self.models[model_id].session_id
             sampler_id = f"{session_id}:sample:{number}"
-            self.samplers.setdefault(sampler_id, Sampler(sampler_id, session_id, snapshot=True))
+            self.samplers.open(Sampler(sampler_id, session_id, snapshot=True))
         else:
             sampler_id = None
 
         def job(model: Model) -> Result:
             weights = self.engine.weights(model.trained())
             if sampler_id is not None:
-                self._snapshots.put(sampler_id, weights)
+                self.samplers.keep_snapshot(sampler_id, weights)
                 return Reply({"type": "save_weights_for_sampler", "path": None, "sampling_session_id": sampler_id})
             saved = self._save(model, "sampler_weights", body, lambda path: self.engine.save_weights(weights, path))
-            self._loaded.put(saved.data, weights)
+            self.samplers.keep_loaded(saved, weights)
             return Reply({"type": "save_weights_for_sampler", "path": saved.path})
 
         return self._train_request(numbered(body), ("save_weights_for_sampler", 0), job)
@@ -275,7 +254,7 @@ class TrainingService:
                 version=model.version,
                 base_model=self.engine.model_name,
                 rank=model.rank,
-                user_metadata=model.user_metadata,
+                user_metadata=body.get("user_metadata") or model.user_metadata,
             )
             saved = self.store.save(fresh, write)
         if ttl is not None or saved.expires is not None:
@@ -288,20 +267,12 @@ class TrainingService:
         session = self._session(required(body, "session_id", str))
         sampler_id = f"{session.session_id}:sample:{required(body, 'sampling_session_seq_id', int)}"
         path, base = optional(body, "model_path", str), optional(body, "base_model", str)
-        self._check_source(path, base)
-        self.samplers.setdefault(sampler_id, Sampler(sampler_id, session.session_id, path))
+        self.samplers.check_source(path, base)
+        self.samplers.open(Sampler(sampler_id, session.session_id, path))
         return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
-
-    def _check_source(self, path: str | None, base: str | None) -> None:
-        if path is not None:
-            self._compatible(path)
-        elif base != self.engine.model_name:
-            raise ValueError(f"this service samples from {self.engine.model_name!r} or a checkpoint path, not {base!r}")
 
     def sampler(self, sampler_id: str) -> Sampler:
         found = self.samplers.get(sampler_id)
-        if found is None:
-            raise NotFound(f"this service has no sampling session {sampler_id}")
         self._session(found.session_id)
         return found
 
@@ -311,70 +282,22 @@ class TrainingService:
             sampler = self.sampler(required(body, "sampling_session_id", str))
         else:
             path = optional(body, "model_path", str)
-            self._check_source(path, optional(body, "base_model", str))
+            self.samplers.check_source(path, optional(body, "base_model", str))
             sampler, number = Sampler("direct", "", path), None
         request_id = f"{sampler.sampler_id}:{uuid.uuid4().hex if number is None else number}"
         pending = self._known(request_id, ("sample", size))
         if pending is None:
-            pending = self.futures.open(request_id, ("sample", size), keep_id=False)
+            pending = self.futures.open(request_id, ("sample", size))
 
             def job() -> Result:
                 with readable():
                     request = sample_request(body)
-                return self._sample(self._weights(sampler), request, request_id)
+                return self.samplers.answer(self.samplers.weights(sampler), request, request_id)
 
             self._submit(pending, job)
         count = body.get("num_samples", 1)
         ids = [f"{request_id}:{i}" for i in range(count if isinstance(count, int) else 1)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
-
-    def _weights(self, sampler: Sampler) -> Weights:
-        if sampler.snapshot:
-            found = self._snapshots.used(sampler.sampler_id)
-            if found is None:
-                raise ValueError(
-                    f"the weights of sampling session {sampler.sampler_id} were dropped: they were never saved, or "
-                    f"{MOST_SNAPSHOTS} newer ones were used since; save named sampler weights to keep them"
-                )
-            return found
-        if sampler.path is None:
-            if self._base is None:
-                self._base = self.engine.weights(None)
-            return self._base
-        checkpoint = self._compatible(sampler.path)
-        found = self._loaded.used(checkpoint.data)
-        if found is None:
-            found = self.engine.load_weights(self.store.folder(checkpoint))
-            self._loaded.put(checkpoint.data, found)
-        return found
-
-    def _sample(self, weights: Weights, request: SampleRequest, request_id: str) -> SampleOutput:
-        room = self.engine.context_length - len(request.prompt)
-        wanted = max(room, 0) if request.max_tokens is None else request.max_tokens
-        scoring = request.prompt_logprobs and wanted <= 1
-        if room < 0 or (room < max(wanted, 1) and not scoring):
-            raise ValueError(
-                f"{len(request.prompt)} prompt tokens and {max(wanted, 1)} to sample exceed the context of "
-                f"{self.engine.context_length} tokens"
-            )
-        logprobs = self.engine.prompt_logprobs(weights, request.prompt) if request.prompt_logprobs else None
-        if room == 0:
-            return SampleOutput([SampledSequence([], [], "length")] * request.num_samples, logprobs)
-        seed = request.seed
-        if seed is None:  # a request that is sent again after its result was dropped gets the same answer
-            seed = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:7], "big")
-        sequences = self.engine.sample(
-            weights,
-            request.prompt,
-            num_samples=request.num_samples,
-            max_tokens=wanted,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            stop=request.stop,
-            seed=seed,
-        )
-        return SampleOutput(sequences, logprobs)
 
     def join_sampling_session(self, body: Body) -> dict[str, Any]:
         sampler = self.sampler(required(body, "sampling_session_id", str))
@@ -391,7 +314,7 @@ class TrainingService:
             model.state = None
             return Reply({"type": "unload_model", "model_id": model.model_id})
 
-        pending = self.futures.open(f"{model.model_id}:{uuid.uuid4().hex}", ("unload_model", 0), keep_id=False)
+        pending = self.futures.open(f"{model.model_id}:{uuid.uuid4().hex}", ("unload_model", 0))
         self._submit(pending, job)
         return {"request_id": pending.request_id, "model_id": model.model_id}
 

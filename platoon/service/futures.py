@@ -1,13 +1,12 @@
 """Results that are not there yet, by request id: filled by the compute thread, awaited by HTTP handlers.
 
-A request id is derived from what the client numbered, so a request that is sent again finds its first future and is
-never run twice. Payloads are dropped some time after they were fetched; a request id of a training call stays known.
+A request id is derived from what the client numbered, so a request that is sent again finds its first future. A
+future is dropped some time after its result was fetched.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -48,11 +47,9 @@ class Pending:
 
     request_id: str
     fingerprint: tuple[str, int]
-    keep_id: bool
     result: Result | None = None
     finished_at: float | None = None
     fetched_at: float | None = None
-    dropped: bool = False
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
 
@@ -65,14 +62,14 @@ class FutureTable:
     def get(self, request_id: str) -> Pending | None:
         return self._futures.get(request_id)
 
-    def open(self, request_id: str, fingerprint: tuple[str, int], *, keep_id: bool) -> Pending:
-        pending = Pending(request_id, fingerprint, keep_id)
+    def open(self, request_id: str, fingerprint: tuple[str, int]) -> Pending:
+        pending = Pending(request_id, fingerprint)
         self._futures[request_id] = pending
         return pending
 
     def finish(self, pending: Pending, result: Result, now: float) -> None:
         """The first result counts; a cancelled or failed future keeps what it has."""
-        if pending.result is not None or pending.dropped:
+        if pending.result is not None:
             return
         pending.result = result
         pending.finished_at = now
@@ -97,19 +94,16 @@ class FutureTable:
         return pending.result
 
     def tidy(self, now: float) -> None:
-        """Drop payloads nobody will ask for any more, and with them the ids that may be run again."""
-        for pending in list(self._old(now)):
-            pending.result, pending.dropped = None, True
-            if not pending.keep_id:
-                del self._futures[pending.request_id]
+        """Drop the futures nobody will ask for any more."""
+        for pending in [p for p in self._futures.values() if _is_old(p, now)]:
+            del self._futures[pending.request_id]
 
-    def _old(self, now: float) -> Iterator[Pending]:
-        for pending in self._futures.values():
-            if pending.finished_at is None or pending.dropped:
-                continue
-            fetched = pending.fetched_at is not None and now - pending.fetched_at > KEEP_FETCHED_SECONDS
-            if fetched or now - pending.finished_at > KEEP_UNFETCHED_SECONDS:
-                yield pending
+
+def _is_old(pending: Pending, now: float) -> bool:
+    if pending.finished_at is None:
+        return False
+    fetched = pending.fetched_at is not None and now - pending.fetched_at > KEEP_FETCHED_SECONDS
+    return fetched or now - pending.finished_at > KEEP_UNFETCHED_SECONDS
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from platoon.service.engine import TrainState, Weights
 from platoon.service.order import SequenceGate
 
 SILENT_SESSION_SECONDS = 3600.0
-MOST_SNAPSHOTS = 64
-MOST_LOADED = 8
+
+
+class NotFound(ValueError):
+    """A model, sampler or session this server does not know (perhaps one of before its restart)."""
 
 
 @dataclass
@@ -74,6 +75,3 @@ class Recent(OrderedDict[str, Weights]):
         self.move_to_end(key)
         while len(self) > self.most:
             self.popitem(last=False)
-
-
-Body = Mapping[str, Any]

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from platoon.service.checkpoints import Checkpoint
-from platoon.service.core import NotFound, TrainingService
+from platoon.service.core import TrainingService
+from platoon.service.models import NotFound
 
 Answer = Callable[[Any], Response]
 ReadBody = Callable[[Request], Awaitable[dict[str, Any]]]
@@ -111,8 +112,7 @@ def rest_routes(answer: Answer, read_body: ReadBody) -> list[tuple[str, str, Han
         if session_id not in service.sessions:
             raise NotFound(f"there is no session {session_id}")
         models = [m.model_id for m in service.models.values() if m.session_id == session_id]
-        samplers = [s.sampler_id for s in service.samplers.values() if s.session_id == session_id]
-        return answer({"training_run_ids": models, "sampler_ids": samplers})
+        return answer({"training_run_ids": models, "sampler_ids": service.samplers.of([session_id])})
 
     async def sampler(service: TrainingService, request: Request) -> Response:
         found = service.sampler(request.path_params["sampler"])
