@@ -1,0 +1,82 @@
+"""`platoon config show | validate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import cyclopts
+
+from platoon.cli.components import component_problems
+from platoon.cli.loading import load_config
+from platoon.config import ConfigError, Loaded
+from platoon.config.records import to_yaml
+from platoon.config.secrets import without_secrets
+
+Kind = Literal["auto", "train", "eval"]
+app = cyclopts.App(name="config", help="Show and check configuration files.")
+
+
+@app.command
+def show(config: Path, /, *overrides: str, kind: Kind = "auto", defaults: bool = False) -> int:
+    """Print a configuration after extends, overrides and named environments, as YAML without secrets.
+
+    Parameters
+    ----------
+    config
+        The configuration file.
+    overrides
+        key=value or key+=item.
+    kind
+        What the file is; auto looks at its sections.
+    defaults
+        Print every field with its value, the derived ones too.
+    """
+    loaded = load_config(config, overrides, kind)
+    data = loaded.config.model_dump(mode="json") if defaults else loaded.data
+    sys.stdout.write(to_yaml(without_secrets(data)))
+    return 0
+
+
+@app.command
+def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool = False) -> int:
+    """Check configuration files: `ok` or `FAIL` for each, with every problem.
+
+    Parameters
+    ----------
+    files
+        Files, and overrides key=value that are applied to each of them.
+    kind
+        What the files are; auto looks at their sections.
+    resolve
+        Also look up packages, harnesses and services.
+    tasks
+        Also list the tasks that training (or the evaluation) would draw.
+    """
+    overrides = [item for item in files if "=" in item and not Path(item).is_file()]
+    paths = [Path(item) for item in files if item not in overrides]
+    if not paths:
+        print("platoon: config validate needs at least one file", file=sys.stderr)
+        return 64
+    failed = False
+    for path in paths:
+        lines: list[str] = []
+        try:
+            loaded = load_config(path, overrides, kind)
+            problems = component_problems(loaded) if resolve else []
+            if tasks and not problems:
+                problems, lines = _list_tasks(loaded)
+        except ConfigError as error:
+            problems = error.problems
+        print(f"FAIL {path}" if problems else f"ok {path} ({loaded.kind})")
+        for line in [*problems, *lines]:
+            print("  " + line.replace("\n", "\n  "))
+        failed = failed or bool(problems)
+    return 78 if failed else 0
+
+
+def _list_tasks(loaded: Loaded) -> tuple[list[str], list[str]]:
+    from platoon.cli.listed import list_tasks
+
+    return list_tasks(loaded)

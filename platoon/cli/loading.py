@@ -1,0 +1,28 @@
+"""What every command that reads a configuration does first."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from platoon.config import Loaded, add_project_path, load
+from platoon.envs.named import NamedEnvironments
+
+
+def load_config(path: Path, overrides: Sequence[str], kind: Literal["auto", "train", "eval"] = "auto") -> Loaded:
+    """Load a file with its named environments; its directory can be imported from. Raises ConfigError."""
+    add_project_path(path)
+    return load(path, overrides, kind=kind, resolver=NamedEnvironments())
+
+
+def log_to_stderr() -> None:
+    """Log lines of a running command: time, level, logger and message on stderr."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )

@@ -1,0 +1,69 @@
+"""`platoon tasks show | export`: the statistics of a run's tasks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import cyclopts
+
+app = cyclopts.App(name="tasks", help="Statistics of the tasks a run trains on.")
+
+
+@app.command
+def show(
+    run_dir: Path,
+    /,
+    *,
+    label: str | None = None,
+    sort: Literal["informative", "pass_rate", "groups"] = "informative",
+    top: int | None = None,
+) -> int:
+    """Print the tasks that have a settled group, from the newest checkpoint's statistics.
+
+    Parameters
+    ----------
+    run_dir
+        The run directory; the run may be going on.
+    label
+        Only tasks of this label.
+    sort
+        The order of the rows.
+    top
+        Only so many rows.
+    """
+    from platoon.stats.export import show as shown
+
+    try:
+        print(shown(run_dir, label, sort, top))
+    except FileNotFoundError as error:
+        print(f"platoon: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+@app.command
+def export(run_dir: Path, /, *, format: Literal["parquet", "csv", "jsonl"] = "csv", out: Path | None = None) -> int:
+    """Write one row a task with its statistics.
+
+    Parameters
+    ----------
+    run_dir
+        The run directory.
+    format
+        The form of the rows.
+    out
+        The file to write; without it, rows go to stdout (parquet needs it).
+    """
+    from platoon.stats.export import export as exported
+
+    if format == "parquet" and out is None:
+        print("platoon: --format parquet needs --out FILE", file=sys.stderr)
+        return 64
+    try:
+        sys.stdout.write(exported(run_dir, format, out) or "")
+    except FileNotFoundError as error:
+        print(f"platoon: {error}", file=sys.stderr)
+        return 1
+    return 0
