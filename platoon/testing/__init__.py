@@ -1,0 +1,37 @@
+"""What tests of harnesses, environments and runs are written with: a toy model, scripted policies, gateways."""
+
+from platoon.testing.gateways import make_gateway
+from platoon.testing.policy import (
+    Completion,
+    PolicyCall,
+    ScriptedPolicy,
+    ScriptExhaustedError,
+    last_user_message,
+    rules,
+    tool_call,
+)
+from platoon.testing.toy import (
+    TOY_EOS,
+    TOY_MODEL_NAME,
+    TOY_RENDERER_NAME,
+    TOY_TOKENIZER_DIR,
+    toy_renderer,
+    toy_tokenizer,
+)
+
+__all__ = [
+    "TOY_EOS",
+    "TOY_MODEL_NAME",
+    "TOY_RENDERER_NAME",
+    "TOY_TOKENIZER_DIR",
+    "Completion",
+    "PolicyCall",
+    "ScriptExhaustedError",
+    "ScriptedPolicy",
+    "last_user_message",
+    "make_gateway",
+    "rules",
+    "tool_call",
+    "toy_renderer",
+    "toy_tokenizer",
+]

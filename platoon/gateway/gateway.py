@@ -1,0 +1,454 @@
+"""The recording gateway: renders, samples, parses and records the model calls of agents.
+
+In-process calls and every HTTP dialect take the same path. A call is recorded only while its agent is open; a call
+that failed, was cancelled, or outlived its agent leaves nothing. Imports no training SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from platoon.gateway.agents import BUDGET_STOPS, AgentSession, CallRecord, CallSlot, OpenAgent, RolloutRecord, new_agent
+from platoon.gateway.errors import (
+    AgentClosedError,
+    AgentLimitError,
+    CallKindRefusedError,
+    ContextWindowExceededError,
+    GatewayError,
+    GatewayShutDownError,
+    JudgesOffError,
+    RequestError,
+    UnknownAgentError,
+)
+from platoon.gateway.request import ChatRequest, RenderRequest, read_request
+from platoon.gateway.response import ChatResponse, Diagnostics, Usage, budget_stop, message_of
+from platoon.gateway.sampling import Sampled, Sampler, SamplingParams, call_seed, resolve
+from platoon.gateway.timeline import RolloutTimeline
+from platoon.harness.contract import CallKind
+from platoon.render import Renderer
+from platoon.rollout.trajectory import Interaction, Interactions
+
+log = logging.getLogger(__name__)
+
+CALL_KINDS: tuple[CallKind, ...] = ("policy", "aux", "judge")
+_CLOSED_KEYS = 65_536
+_SLOW_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A rendered call. The full prompt is `prompt`; `suffix` is what follows the call named by `continues`."""
+
+    request: RenderRequest
+    prompt_text: str
+    prompt: list[int]
+    suffix: list[int]
+    continues: str | None
+    params: SamplingParams
+    seconds: float
+
+
+class ModelGateway:
+    """One policy's gateway; all its methods run on one event loop. Context and lengths count tokens."""
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        renderer: Renderer,
+        model_name: str,
+        version: int = 0,
+        context_window_length: int | None = None,
+        sample_timeout_seconds: float = 600.0,
+        max_tokens: int = 4096,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = -1,
+        sampling_seed: int | None = None,
+        max_minted_agents: int = 64,
+        policy: str = "main",
+    ) -> None:
+        if isinstance(sample_timeout_seconds, bool) or not 0 < sample_timeout_seconds < math.inf:
+            raise ValueError(f"sample_timeout_seconds is {sample_timeout_seconds!r}; expected a finite number above 0")
+        if isinstance(max_minted_agents, bool) or max_minted_agents < 0:
+            raise ValueError(f"max_minted_agents is {max_minted_agents!r}; expected an integer of at least 0")
+        self.renderer = renderer
+        self.model_name = model_name
+        self.context_window_length = context_window_length
+        self.sample_timeout_seconds = float(sample_timeout_seconds)
+        self.sampling_seed = sampling_seed
+        self.max_minted_agents = max_minted_agents
+        self.policy = policy
+        self._defaults = SamplingParams(max_tokens, temperature, top_p, top_k, renderer.stop)
+        self._policy = (sampler, version)
+        # Rollouts live as long as one of their agents is referenced, so a closed one stays readable by its owner.
+        self._rollouts: WeakValueDictionary[str, RolloutRecord] = WeakValueDictionary()
+        self._agents: dict[str, list[AgentSession]] = {}
+        self._by_secret: dict[str, AgentSession] = {}
+        self._closed_secrets: dict[str, None] = {}
+        self._unparsed_logged = 0
+        self.is_shut_down = False
+
+    # Policy
+
+    @property
+    def version(self) -> int:
+        return self._policy[1]
+
+    def set_policy(self, sampler: Sampler, version: int) -> None:
+        """Calls that start from now on use this sampler and carry this version."""
+        self._policy = (sampler, version)
+
+    # Agents
+
+    def open_agent(self, request: OpenAgent) -> AgentSession:
+        """A new agent with its own key. GatewayShutDownError; ValueError for a parent of another rollout."""
+        if self.is_shut_down:
+            raise GatewayShutDownError("the gateway is shut down and opens no agents")
+        parent = request.parent
+        if parent is not None:
+            self._check_parent(parent, request)
+        rollout = self._rollouts.get(request.rollout_id)
+        if rollout is None:
+            rollout = RolloutRecord(request.rollout_id, timeline=request.timeline or RolloutTimeline())
+            self._rollouts[request.rollout_id] = rollout
+        agent = new_agent(request, rollout)
+        self._agents.setdefault(request.rollout_id, []).append(agent)
+        self._by_secret[agent.secret] = agent
+        return agent
+
+    def _check_parent(self, parent: AgentSession, request: OpenAgent) -> None:
+        if parent not in self._agents.get(parent.rollout_id, []):
+            raise UnknownAgentError(f"parent agent {parent.agent_id} is not open in this gateway")
+        if parent.rollout_id != request.rollout_id:
+            raise ValueError(
+                f"parent agent {parent.agent_id} belongs to rollout {parent.rollout_id}, not {request.rollout_id}"
+            )
+        if request.role == "judge" and not parent.judges:
+            parent.judges_refused += 1
+            raise JudgesOffError("judges are off in this rollout; a judge agent cannot be opened")
+
+    def mint_subagent(self, parent: AgentSession, role: str, goal: str | None = None) -> AgentSession:
+        """A child that shares the parent's cap, tally and `policy_only`. AgentLimitError past the rollout's limit."""
+        self._check_open(parent)
+        if parent.rollout.minted >= self.max_minted_agents:
+            raise AgentLimitError(f"this rollout has minted its {self.max_minted_agents} agents; reuse one of them")
+        child = self.open_agent(
+            OpenAgent(
+                parent.rollout_id,
+                role=role,
+                goal=goal,
+                parent=parent,
+                policy_only=parent.policy_only,
+                call_cap=parent.call_cap,
+            )
+        )
+        child.call_tally = parent.call_tally
+        parent.rollout.minted += 1
+        return child
+
+    def agent_of(self, secret: str | None) -> AgentSession:
+        """The open agent with this key. AgentClosedError for a key that was valid, UnknownAgentError for others."""
+        agent = self._by_secret.get(secret or "")
+        if agent is not None:
+            return agent
+        if secret in self._closed_secrets:
+            raise AgentClosedError("this agent is closed and makes no more calls")
+        raise UnknownAgentError("missing or unknown API key")
+
+    def agents(self, rollout_id: str) -> list[AgentSession]:
+        """All agents of an unclosed rollout, closed ones included, in opening order."""
+        return list(self._agents.get(rollout_id, []))
+
+    def close_agent(self, agent: AgentSession) -> None:
+        """Revokes the key. A call that is sampling records nothing. Closing twice is harmless."""
+        if agent.closed:
+            return
+        agent.closed = True
+        self._by_secret.pop(agent.secret, None)
+        self._closed_secrets[agent.secret] = None
+        if len(self._closed_secrets) > _CLOSED_KEYS:
+            del self._closed_secrets[next(iter(self._closed_secrets))]
+
+    def close_rollout(self, rollout_id: str) -> list[AgentSession]:
+        """Closes every agent of the rollout and forgets it; returns all of them in opening order, parents first."""
+        agents = self._agents.pop(rollout_id, [])
+        for agent in agents:
+            self.close_agent(agent)
+        if agents:
+            agents[0].rollout.minted = 0
+        return agents
+
+    def interactions(self, rollout_id: str) -> Interactions:
+        """A rollout's recorded tokens, readable while one of its agents is referenced; empty for an unknown one."""
+        rollout = self._rollouts.get(rollout_id)
+        return Interactions() if rollout is None else rollout.interactions
+
+    def shut_down(self) -> None:
+        """Closes every agent and refuses new ones for good."""
+        self.is_shut_down = True
+        for rollout_id in list(self._agents):
+            for agent in self._agents[rollout_id]:
+                self.close_agent(agent)
+
+    # Calls
+
+    async def chat(self, agent: AgentSession, request: ChatRequest, kind: CallKind = "policy") -> ChatResponse:
+        """One model call, recorded under the agent.
+
+        ValueError for a bad request, ContextWindowExceededError, TimeoutError past the sample deadline, GatewayError
+        for refusals, and whatever the sampler raised.
+        """
+        self.check_kind(agent, kind)
+        self.check_judges(agent, kind)
+        self._check_open(agent)
+        prepared = self.prepare(agent, request, kind)
+        gap = agent.timeline.call_started()
+        slot = CallSlot(agent, kind)
+        try:
+            return await self._call(agent, prepared, kind, gap, slot)
+        finally:
+            slot.release()
+
+    def submit(self, agent: AgentSession, prepared: PreparedCall, kind: CallKind) -> asyncio.Task[ChatResponse]:
+        """Starts a prepared call. It is counted before this returns; cancelling the task abandons it."""
+        gap = agent.timeline.call_started()
+        slot = CallSlot(agent, kind)
+        call: Coroutine[Any, Any, ChatResponse] = self._call(agent, prepared, kind, gap, slot)
+        task = asyncio.create_task(call)
+        task.add_done_callback(slot.release)
+        return task
+
+    def check_kind(self, agent: AgentSession, kind: str) -> None:
+        """RequestError for an unknown kind, CallKindRefusedError for one that this agent may not make."""
+        if kind not in CALL_KINDS:
+            raise RequestError(f"call kind {kind!r} is none of {', '.join(CALL_KINDS)}")
+        if agent.policy_only and (kind == "judge" or (kind == "aux" and agent.call_cap is not None)):
+            raise CallKindRefusedError(f"this agent may not make {kind} calls")
+
+    def check_judges(self, agent: AgentSession, kind: CallKind) -> None:
+        if kind == "judge" and not agent.judges:
+            agent.judges_refused += 1
+            raise JudgesOffError("judges are off in this rollout")
+
+    def budget_stop(self, agent: AgentSession, kind: CallKind) -> ChatResponse | None:
+        """The answer to a capped policy call past its cap, else None. AgentLimitError after eight of them."""
+        cap = agent.call_cap
+        if kind != "policy" or cap is None or agent.call_tally.recorded + agent.call_tally.in_flight < cap:
+            return None
+        if agent.budget_stops >= BUDGET_STOPS:
+            raise AgentLimitError(
+                f"the step budget of {cap} calls is used up and {BUDGET_STOPS} calls past it were answered"
+            )
+        agent.budget_stops += 1
+        agent.misc["budget"] = {"enforce": "gateway", "max_steps": cap, "stops": agent.budget_stops}
+        return budget_stop(f"platoon-budget-{uuid.uuid4()}", cap)
+
+    def prepare(self, agent: AgentSession, request: ChatRequest, kind: CallKind) -> PreparedCall:
+        """Renders, continues from recorded tokens and fits the context. Nothing is sampled or recorded."""
+        started = time.perf_counter()
+        with _Counted(agent, caller_faults=True):
+            read = read_request(request)
+            text = self.renderer.render(read.messages, read.tools, **read.switches)
+            tail = agent.tails.match(text)
+            if tail is None:
+                prompt = suffix = self.renderer.encode(text)
+            else:
+                before = agent.interactions.prompt(tail.call_id)
+                suffix = self.renderer.encode(text[tail.length :])
+                prompt = [*before.tolist(), *agent.interactions[tail.call_id].tokens_A.tolist(), *suffix]
+            params = self._params(agent, read, kind, len(prompt))
+            agent.calls_started += 1
+            return PreparedCall(
+                request=read,
+                prompt_text=text,
+                prompt=prompt,
+                suffix=suffix,
+                continues=None if tail is None else tail.call_id,
+                params=params,
+                seconds=time.perf_counter() - started,
+            )
+
+    def _params(self, agent: AgentSession, read: RenderRequest, kind: CallKind, prompt_tokens: int) -> SamplingParams:
+        as_kind: CallKind = "policy" if kind == "aux" and agent.policy_only else kind
+        seed = call_seed(self.sampling_seed, agent.seed_scope, agent.path, agent.calls_started)
+        params = resolve(
+            read.overrides,
+            agent.sampling_defaults,
+            replace(self._defaults, seed=seed),
+            precedence=agent.sampling_precedence,
+            kind=as_kind,
+        )
+        window = self.context_window_length
+        if window is None:
+            return params
+        headroom = window - prompt_tokens
+        if headroom < 1:
+            raise ContextWindowExceededError(prompt_tokens, window)
+        if params.max_tokens > headroom:
+            log.debug("max_tokens %d clamped to the %d tokens left", params.max_tokens, headroom)
+            params = replace(params, max_tokens=headroom)
+        return params
+
+    async def _call(
+        self, agent: AgentSession, prepared: PreparedCall, kind: CallKind, gap: float, slot: CallSlot
+    ) -> ChatResponse:
+        started = time.perf_counter()
+        with _Counted(agent):
+            sampled, version = await self._sample(prepared)
+        self._check_open(agent)
+        sampled_at = time.perf_counter()
+        with _Counted(agent):
+            response = self._read(prepared, sampled)
+        ended = time.perf_counter()
+        self._record(agent, prepared, kind, response, sampled, (version, started, ended))
+        slot.release()
+        agent.timeline.call_ended(
+            gap=gap, render=prepared.seconds, sample=sampled_at - started, parse=ended - sampled_at
+        )
+        return response
+
+    async def _sample(self, prepared: PreparedCall) -> tuple[Sampled, int]:
+        sampler, version = self._policy
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.sample_timeout_seconds) as deadline:
+                sampled = await sampler.sample(prepared.prompt, prepared.params)
+        except TimeoutError as error:
+            if deadline.expired():
+                raise TimeoutError(f"sampling took longer than {self.sample_timeout_seconds:g} s") from error
+            raise
+        except ValueError as error:
+            # A ValueError of the sampler is the service's fault; as it is, it would read as the caller's.
+            raise GatewayError(f"the sampler failed: {type(error).__name__}: {error}") from error
+        seconds = time.perf_counter() - started
+        if seconds > _SLOW_SECONDS:
+            log.warning("sampling took %.1f s (%d tokens)", seconds, len(sampled.tokens))
+        if len(sampled.tokens) != len(sampled.logprobs):
+            raise GatewayError(
+                f"the sampler returned {len(sampled.tokens)} tokens and {len(sampled.logprobs)} logprobs"
+            )
+        if not np.isfinite(np.asarray(sampled.logprobs, np.float64)).all():
+            raise GatewayError("the sampler returned a logprob that is not finite")
+        return sampled, version
+
+    def _read(self, prepared: PreparedCall, sampled: Sampled) -> ChatResponse:
+        tokens = list(sampled.tokens)
+        parsed = self.renderer.parse(tokens, prompt_text=prepared.prompt_text, tools=prepared.request.tools)
+        for block in parsed.unparsed:
+            self._unparsed_logged += 1
+            if self._unparsed_logged <= 3 or self._unparsed_logged % 1000 == 0:
+                log.warning(
+                    "unparsed tool call no. %d (%s): %.300s", self._unparsed_logged, block["error"], block["raw_text"]
+                )
+        truncated = sampled.stop_reason == "length"
+        message, emitted = message_of(parsed, truncated=truncated)
+        return ChatResponse(
+            call_id=f"tinker-sampling-{uuid.uuid4()}",
+            message=message,
+            finish_reason="tool_calls" if emitted else "length" if truncated else "stop",
+            usage=Usage(len(prepared.prompt), len(tokens)),
+            diagnostics=Diagnostics(
+                stop_reason=sampled.stop_reason,
+                generated_tokens=len(tokens),
+                parse_success=parsed.success,
+                parsed_tool_calls=len(parsed.tool_calls),
+                emitted_tool_calls=emitted,
+                recovered_tool_calls=parsed.recovered,
+                unparsed_tool_calls=len(parsed.unparsed),
+            ),
+            tokens=tokens,
+            logprobs=sampled.logprobs,
+        )
+
+    def _record(
+        self,
+        agent: AgentSession,
+        prepared: PreparedCall,
+        kind: CallKind,
+        response: ChatResponse,
+        sampled: Sampled,
+        when: tuple[int, float, float],
+    ) -> None:
+        assert response.diagnostics is not None
+        version, started, ended = when
+        last = next((call.call_id for call in reversed(agent.calls) if call.kind != "judge"), None)
+        agent.calls.append(
+            CallRecord(
+                response.call_id,
+                kind,
+                response.message,
+                response.finish_reason,
+                response.usage,
+                response.diagnostics,
+                version,
+                started,
+                ended,
+            )
+        )
+        if kind == "judge":
+            return
+        agent.interactions.add(
+            response.call_id,
+            Interaction(
+                suffix_S=np.asarray(prepared.suffix, np.int32),
+                tokens_A=np.asarray(sampled.tokens, np.int32),
+                logprobs_A=np.asarray(sampled.logprobs, np.float32),
+                version=version,
+                continues=prepared.continues,
+                routing_id=_routing_id(sampled.routing_id),
+                policy=self.policy,
+            ),
+        )
+        if last is not None and prepared.continues != last:
+            agent.prefix_breaks += 1
+        text = prepared.prompt_text + self.renderer.decode(response.tokens)
+        agent.tails.add(response.call_id, text, prepared.continues)
+        if kind == "policy":
+            agent.policy_calls += 1
+            agent.call_tally.recorded += 1
+
+    def _check_open(self, agent: AgentSession) -> None:
+        if self.is_shut_down:
+            raise GatewayShutDownError("the gateway is shut down")
+        if agent.closed:
+            raise AgentClosedError(f"agent {agent.agent_id} is closed and makes no more calls")
+
+
+class _Counted:
+    """Counts on the agent what fails inside. With `caller_faults`, a bad request is the caller's and not counted."""
+
+    def __init__(self, agent: AgentSession, *, caller_faults: bool = False) -> None:
+        self._agent = agent
+        self._caller_faults = caller_faults
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ContextWindowExceededError):
+            self._agent.context_overflows += 1
+        elif isinstance(error, Exception) and not (
+            self._caller_faults and isinstance(error, GatewayError | ValueError)
+        ):
+            self._agent.gateway_errors += 1
+
+
+def _routing_id(value: Any) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    log.warning("ignored routing id %r: not an integer", value)
+    return None
