@@ -109,9 +109,10 @@ class NamedEnvironments:
         named = resolve_environment(reference)
         own = {key: value for key, value in entry.items() if key != "env"}
         merged = deep_merge(named.entry(), own)
+        options: Mapping[str, Any] = own.get("harness_options") or {}
         defaults = _defaults(named, merged.get("harness"), own)
         if defaults:
-            merged["harness_options"] = deep_merge(defaults, own.get("harness_options") or {})
+            merged["harness_options"] = deep_merge(defaults, options)
         return {"env": reference if ":" in reference else named.ref, **merged}
 
 
@@ -124,8 +125,8 @@ def _defaults(named: EnvironmentEntry, harness: Any, own: Mapping[str, Any]) -> 
         with_defaults = [name for name in harness if named.defaults_for(split_reference(str(name))[0])]
         if with_defaults:
             raise ValueError(
-                f"{named.ref} has default options for {', '.join(with_defaults)}, and one mapping of options serves all "
-                "harnesses of a mixture; set harness_options in the entry"
+                f"{named.ref} has default options for {', '.join(with_defaults)}, and one mapping of options "
+                "serves all harnesses of a mixture; set harness_options in the entry"
             )
     return {}
 
@@ -135,8 +136,10 @@ def deep_merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, 
     out = dict(lower)
     for key, value in upper.items():
         below = out.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        out[key] = deep_merge(below, value) if both else copy.deepcopy(value)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            out[key] = deep_merge(below, value)
+        else:
+            out[key] = copy.deepcopy(value)
     return out
 
 
@@ -162,7 +165,7 @@ def resolve_environment(reference: str) -> EnvironmentEntry:
 
 def list_environments() -> list[tuple[str, str]]:
     """Name and source of every named environment; nothing is imported."""
-    out = {name: "platoon" for name in _CORE}
+    out = dict.fromkeys(_CORE, "platoon")
     for name, point in installed("environment").items():
         out.setdefault(name, distribution(point))
     return sorted(out.items())

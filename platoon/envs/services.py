@@ -92,10 +92,8 @@ def _ors_problems(reference: str, kwargs: Mapping[str, Any]) -> list[str]:
         problems.append(f"service {reference!r} must have the form python://module:Class")
     if "environment" in kwargs:
         problems.append("environment: the service reference already names it; remove the key")
-    for key in kwargs:
-        if key != "environment" and key not in OPTION_NAMES:
-            problems.append(f"{key}: {unknown_key((key,), OPTION_NAMES, {})}")
-    return problems
+    unknown = [key for key in kwargs if key != "environment" and key not in OPTION_NAMES]
+    return problems + [f"{key}: {unknown_key((key,), OPTION_NAMES, {})}" for key in unknown]
 
 
 def _binding_problems(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> list[str]:

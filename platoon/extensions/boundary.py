@@ -11,7 +11,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Literal
 
-Origin = Literal["environment", "grader", "harness", "program"]
+Origin = Literal["environment", "grader", "harness", "program", "rollout"]
 _SHOWN = 3
 _log = logging.getLogger("platoon")
 _seen: Counter[tuple[str, str, str]] = Counter()
@@ -21,7 +21,7 @@ class Boundary:
     """`with Boundary("grader") as caught: …` then look at `caught.error`.
 
     The block's exception, when it raised one, else None. Its traceback is logged for the first few of a kind.
-    `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls `sys.exit`: right only on
+    `quiet` leaves logging to the caller. `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls `sys.exit`: right only on
     a thread of its own.
     """
 
@@ -41,8 +41,18 @@ class Boundary:
             return False
         self.error = error
         if not self._quiet:
-            _report(self.origin, error)
+            self.report()
         return True
+
+    def report(self, *, expected: type[BaseException] | tuple[type[BaseException], ...] = ()) -> None:
+        """Log what escaped, the first few times of a kind. The traceback is left out for an `expected` class."""
+        if self.error is None:
+            return
+        key = (self.origin, type(self.error).__name__, _place(self.error))
+        _seen[key] += 1
+        if _seen[key] <= _SHOWN:
+            trace = None if isinstance(self.error, expected) else self.error
+            _log.warning("the %s raised %s", self.origin, describe(self.error), exc_info=trace)
 
     @property
     def text(self) -> str:
@@ -54,12 +64,8 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _report(origin: str, error: BaseException) -> None:
+def _place(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    where = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    key = (origin, type(error).__name__, where)
-    _seen[key] += 1
-    if _seen[key] <= _SHOWN:
-        _log.warning("the %s raised %s", origin, describe(error), exc_info=error)
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

@@ -31,11 +31,16 @@ class AgentResult:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """One model reply. `message` is an OpenAI assistant message, to be appended to the conversation as it is."""
+    """One model reply. `message` is an OpenAI assistant message, to be appended to the conversation as it is.
+
+    `unparsed_tool_calls` counts tool calls that the model wrote malformed: their text stays in the message's content,
+    and they are not among `tool_calls`.
+    """
 
     call_id: str
     message: dict[str, Any]
     finish_reason: Literal["stop", "length", "tool_calls"]
+    unparsed_tool_calls: int = 0
 
     @property
     def text(self) -> str:
@@ -52,7 +57,7 @@ class ChatReply:
 
 @dataclass(frozen=True)
 class ModelEndpoint:
-    """Where a client of the OpenAI API reaches this agent's model. `base_url` ends in `/v1` and carries the agent's secret."""
+    """Where a client of the OpenAI API reaches this agent's model. `base_url` ends in `/v1` and holds its secret."""
 
     base_url: str
     api_key: str

@@ -34,7 +34,9 @@ class Outcome:
         if self.status not in OUTCOME_STATUSES:
             raise ValueError(f"outcome status {self.status!r} is not one of {', '.join(OUTCOME_STATUSES)}")
         if self.status == "scored" and self.primary not in self.rewards:
-            raise ValueError(f"a scored outcome needs its primary reward {self.primary!r}; it has {sorted(self.rewards)}")
+            raise ValueError(
+                f"a scored outcome needs its primary reward {self.primary!r}; it has {sorted(self.rewards)}"
+            )
 
     @property
     def reward(self) -> float | None:
@@ -77,7 +79,7 @@ class Outcome:
 
 
 class EnvSetupError(RuntimeError):
-    """An environment session could not be opened. `failure_kind` is a short stable word (`env_config`, `env_setup`, …)."""
+    """An environment session could not be opened. `failure_kind` is a stable word (`env_config`, `env_setup`, …)."""
 
     def __init__(self, failure_kind: str, message: str) -> None:
         super().__init__(message)

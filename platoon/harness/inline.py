@@ -1,0 +1,87 @@
+"""Runs one agent's harness function under its time limit and says how it ended.
+
+Tells the agent's own time limit from a model service that did not answer: the first is the agent's ending, the second
+says nothing about it. Never raises what the harness raised; cancellation goes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from platoon.extensions.boundary import Boundary
+from platoon.harness.contract import AgentContext, AgentResult
+from platoon.harness.registry import FunctionHarness
+
+Blame = Literal["sample_timeout", "sample_error", "env_error"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that failed under the agent through no fault of its own."""
+
+    blame: Blame
+    error: BaseException
+
+
+class ObservedContext(AgentContext, Protocol):
+    """A context that remembers the faults it handed to the harness."""
+
+    faults: list[Fault]
+
+
+@dataclass(frozen=True)
+class InlineRun:
+    """`blame` names a fault of model service or environment that the harness did not survive.
+
+    `error` is what escaped from the harness.
+    """
+
+    result: AgentResult
+    blame: Blame | None = None
+    error: BaseException | None = None
+
+
+async def run_agent(harness: FunctionHarness, ctx: ObservedContext, timeout_s: float | None) -> InlineRun:
+    """Run the harness for at most `timeout_s` seconds (None: without limit)."""
+    value: object = None
+    with Boundary("harness", quiet=True) as caught:
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                value = await harness.fn(ctx)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return InlineRun(AgentResult("timeout", error=f"the harness ran longer than {timeout_s:g} s"))
+    if caught.error is None:
+        return _returned(harness, value)
+    blame = _blame(caught.error, ctx.faults)
+    caught.report(expected=() if blame is None else Exception)
+    timed_out = blame is None and isinstance(caught.error, TimeoutError)
+    return InlineRun(AgentResult("timeout" if timed_out else "error", error=caught.text), blame, caught.error)
+
+
+def _returned(harness: FunctionHarness, value: object) -> InlineRun:
+    if isinstance(value, AgentResult):
+        return InlineRun(value)
+    text = f"harness {harness.ref} returned {type(value).__name__}, not an AgentResult"
+    return InlineRun(AgentResult("error", error=text))
+
+
+def _blame(error: BaseException, faults: list[Fault]) -> Blame | None:
+    """Whose fault the escaped error is: the fault that it is, wraps, or was raised because of."""
+    by_id = {id(fault.error): fault.blame for fault in faults}
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        at = pending.pop()
+        if at is None or id(at) in seen:
+            continue
+        if id(at) in by_id:
+            return by_id[id(at)]
+        seen.add(id(at))
+        pending += [at.__cause__, at.__context__]
+        if isinstance(at, BaseExceptionGroup):
+            pending += at.exceptions
+    return None

@@ -1,0 +1,203 @@
+"""One rollout: open the session, play, grade, collect, close.
+
+Whatever environment, harness or grader raise becomes an outcome. Cancellation goes through after everything opened was
+closed. Nothing here chooses tasks or computes credit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Literal
+
+from platoon.config.rollout import EntryRollout
+from platoon.envs.contract import EnvSession
+from platoon.envs.teardown import in_background
+from platoon.extensions.boundary import Boundary
+from platoon.gateway import AgentSession, ModelGateway, OpenAgent
+from platoon.gateway.server import GatewayServer
+from platoon.gateway.trace import build_trajectory_collection
+from platoon.harness.contract import ModelEndpoint
+from platoon.rollout.agent import RolloutAgent
+from platoon.rollout.errors import setup_outcome, unexpected
+from platoon.rollout.outcome import EnvSetupError, Outcome
+from platoon.rollout.programs import EpisodeContext, get_program
+from platoon.rollout.route import Route
+from platoon.rollout.tools import ToolPlane
+from platoon.rollout.trajectory import Interactions, Task, TrajectoryCollection
+
+Disposition = Literal["completed", "no_trajectories", "error", "straggler_killed", "worker_launch_failed"]
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """`rollout_id`: see `new_rollout_id`. `seed_scope` makes the run's sampling seeds this rollout's own."""
+
+    task_id: str
+    route: Route
+    config: EntryRollout
+    rollout_id: str
+    seed_scope: str | None = None
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished rollout. `collection` is None when it never started. Times in seconds.
+
+    `call_spans` are (start, end) of each recorded model call on the `perf_counter` clock.
+    """
+
+    collection: TrajectoryCollection | None
+    interactions: Interactions
+    outcome: Outcome
+    disposition: Disposition
+    seconds: float
+    error: str | None = None
+    first_call_seconds: float | None = None
+    call_spans: tuple[tuple[float, float], ...] = field(default=())
+
+    @classmethod
+    def failed(cls, disposition: Disposition, outcome: Outcome, seconds: float = 0.0) -> Episode:
+        """A rollout that left nothing to train on."""
+        return cls(None, Interactions(), outcome, disposition, seconds, outcome.reason)
+
+
+def new_rollout_id(task_id: str) -> str:
+    """A fresh id that names the task: letters, digits, `.`, `_` and `-` only."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', task_id)[-80:]}-{uuid.uuid4().hex[:12]}"
+
+
+async def run_episode(request: EpisodeRequest, gateway: ModelGateway, server: GatewayServer | None = None) -> Episode:
+    """Play one rollout. Without a server the harness reaches its model through `ctx.chat` only."""
+    started = time.perf_counter()
+    session: EnvSession | None = None
+    with Boundary("environment", quiet=True) as caught:
+        session = await _open(request)
+    if session is None:
+        caught.report(expected=EnvSetupError)
+        return Episode.failed("error", setup_outcome(caught), time.perf_counter() - started)
+    try:
+        return await _play(request, session, gateway, server, started)
+    finally:
+        await _closed(session)
+
+
+async def _open(request: EpisodeRequest) -> EnvSession:
+    service = request.route.service
+    try:
+        task = await service.get_task(request.task_id)
+    except ValueError as error:
+        raise EnvSetupError("env_config", str(error)) from error
+    return await service.open(task, rollout_id=request.rollout_id)
+
+
+async def _closed(session: EnvSession) -> None:
+    """Close the session. The work goes on when the rollout is cancelled meanwhile; failures are logged."""
+
+    async def close() -> None:
+        with Boundary("environment"):
+            await session.close()
+
+    await asyncio.shield(in_background(close()))
+
+
+async def _play(
+    request: EpisodeRequest,
+    session: EnvSession,
+    gateway: ModelGateway,
+    server: GatewayServer | None,
+    started: float,
+) -> Episode:
+    task = session.task
+    if task.goal is None:
+        task.goal = session.instruction
+    root = _open_root(request, task, gateway)
+    try:
+        context = RolloutAgent(
+            gateway,
+            root,
+            ToolPlane(session),
+            session,
+            task,
+            session.instruction,
+            request.route.harness_options,
+            ModelEndpoint("", root.secret, gateway.model_name) if server is None else server.endpoint(root),
+        )
+        outcome = await _run_program(request, session, context)
+        root.outcome = outcome
+        root.task = context.task
+        if root.task.goal is None:
+            root.task.goal = session.instruction
+        agents = gateway.agents(request.rollout_id)
+        collection = build_trajectory_collection(
+            agents, rollout_id=request.rollout_id, task=root.task, outcome=outcome, model_name=gateway.model_name
+        )
+        return _episode(collection, agents, outcome, time.perf_counter() - started)
+    finally:
+        gateway.close_rollout(request.rollout_id)
+
+
+def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> AgentSession:
+    config, route = request.config, request.route
+    root = gateway.open_agent(
+        OpenAgent(
+            request.rollout_id,
+            role="policy",
+            goal=task.goal,
+            task=task,
+            max_steps=config.max_steps if config.max_steps is not None else task.max_steps,
+            sampling=config.inference_params,
+            sampling_precedence=config.sampling_precedence,
+            seed_scope=request.seed_scope,
+        )
+    )
+    root.misc["harness"] = {
+        "spec": route.harness.ref,
+        "kind": "function",
+        "runtime": route.harness.runtime,
+        "executes_model_code": route.harness.executes_model_code,
+        "program": route.program,
+    }
+    return root
+
+
+async def _run_program(request: EpisodeRequest, session: EnvSession, context: RolloutAgent) -> Outcome:
+    route = request.route
+    limits = [request.config.timeout, getattr(session, "agent_timeout_s", None)]
+    episode = EpisodeContext(
+        task=context.task,
+        session=session,
+        harness=route.harness,
+        context=context,
+        timeout_s=min((limit for limit in limits if limit is not None), default=None),
+        on_exit=route.on_harness_exit,
+        on_overflow=route.on_context_overflow,
+    )
+    outcome: object = None
+    with Boundary("program") as caught:
+        outcome = await get_program(route.program)(episode)
+    if caught.error is not None:
+        return unexpected(caught, f"program {route.program} raised")
+    if not isinstance(outcome, Outcome):
+        text = f"program {route.program} returned {type(outcome).__name__}, not an Outcome"
+        return Outcome.infra("unexpected:TypeError", reason=text)
+    return outcome
+
+
+def _episode(collection: TrajectoryCollection, agents: list[AgentSession], outcome: Outcome, seconds: float) -> Episode:
+    root = agents[0]
+    first = root.timeline.first_model_call_seconds
+    error = outcome.reason if outcome.status != "scored" else None
+    return Episode(
+        collection=collection,
+        interactions=root.interactions,
+        outcome=outcome,
+        disposition="completed" if collection.trajectories else "no_trajectories",
+        seconds=seconds,
+        error=error or (root.result.error if root.result is not None else None),
+        first_call_seconds=None if first < 0 else first,
+        call_spans=tuple((call.start, call.end) for agent in agents for call in agent.calls),
+    )
