@@ -1,0 +1,65 @@
+"""Chances under a Beta(alpha, beta) belief on a task's pass rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+PASS_BANDS = ("zero", "low", "mid", "high", "solved")
+
+
+def pass_at(alpha: float, beta: float, k: int) -> float:
+    """Expected chance that at least one of k attempts passes: 1 - prod_{i<k} (beta + i) / (alpha + beta + i)."""
+    return 1.0 - _all_alike(beta, alpha + beta, k)
+
+
+def informative_at(alpha: float, beta: float, k: int) -> float:
+    """Expected chance that k attempts neither all pass nor all fail; 0 for one attempt."""
+    return max(0.0, pass_at(alpha, beta, k) - _all_alike(alpha, alpha + beta, k))
+
+
+def band(alpha: float, beta: float) -> str:
+    """Band of the expected pass rate: zero <= 0.05 < low <= 0.2 < mid < 0.8 <= high < 0.95 <= solved."""
+    rate = alpha / (alpha + beta)
+    if rate <= 0.05:
+        return "zero"
+    if rate <= 0.2:
+        return "low"
+    if rate < 0.8:
+        return "mid"
+    return "high" if rate < 0.95 else "solved"
+
+
+def pass_at_k_estimate(passes: int, attempts: int, k: int) -> float:
+    """Unbiased estimate that one of k attempts passes, from `passes` of `attempts`. ValueError for k > attempts."""
+    if not 0 <= passes <= attempts or not 1 <= k <= attempts:
+        raise ValueError(
+            f"pass@{k} needs at least {k} attempts and 0 <= passes <= attempts; got {passes} of {attempts}"
+        )
+    return 1.0 - math.comb(attempts - passes, k) / math.comb(attempts, k)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """Mean in the given order; None for none."""
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def _all_alike(hits: float, total: float, k: int) -> float:
+    product = 1.0
+    for i in range(k):
+        product *= (hits + i) / (total + i)
+    return product
+
+
+def pass_at_array(alpha_N: Vector, beta_N: Vector, k_N: Counts) -> Vector:
+    """`pass_at` of many tasks at once: float64[N]."""
+    total_N, product_N = alpha_N + beta_N, np.ones(len(alpha_N))
+    for i in range(int(k_N.max(initial=0))):
+        product_N = np.where(i < k_N, product_N * ((beta_N + i) / (total_N + i)), product_N)
+    return 1.0 - product_N
