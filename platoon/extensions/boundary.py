@@ -20,9 +20,9 @@ _seen: Counter[tuple[str, str, str]] = Counter()
 class Boundary:
     """`with Boundary("grader") as caught: …` then look at `caught.error`.
 
-    The block's exception, when it raised one, else None. Its traceback is logged for the first few of a kind.
-    `quiet` leaves logging to the caller. `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls `sys.exit`: right only on
-    a thread of its own.
+    The block's exception, when it raised one, else None. Its traceback is logged for the first few of a kind; `quiet`
+    leaves logging to the caller. `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls
+    `sys.exit`: right only on a thread of its own.
     """
 
     def __init__(self, origin: Origin, *, every: bool = False, quiet: bool = False) -> None:

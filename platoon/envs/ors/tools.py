@@ -5,9 +5,10 @@ Knows the SDK's terminal tools, the hints that an environment class may carry, a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from platoon.envs.contract import ToolSpec
 from platoon.envs.gate import CallClass
@@ -82,8 +83,8 @@ def _tool_function(env: Any, name: str) -> Any:
 def _terminal_schema(env: Any, terminal: Any) -> dict[str, Any]:
     function = _tool_function(env, terminal.name)
     if function is not None and terminal.arg is not None:
-        for annotation in getattr(function, "__annotations__", {}).values():
-            if hasattr(annotation, "model_json_schema"):
+        for annotation in get_type_hints(inspect.unwrap(function)).values():
+            if terminal.arg in getattr(annotation, "model_fields", {}):
                 schema: dict[str, Any] = annotation.model_json_schema()
                 return schema
     if terminal.arg is None:
