@@ -20,13 +20,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from platoon.service.checkpoints import CheckpointStore, UnknownCheckpoint
-from platoon.service.core import TrainingService, numbered
+from platoon.service.core import WAITS, TrainingService, Waits, numbered
 from platoon.service.engine import Engine
 from platoon.service.models import NotFound
 from platoon.service.rest import rest_routes
 from platoon.service.wire import PROTOBUF, batch_from_json, batch_from_protobuf, protobuf_key
 
-LONG_POLL_SECONDS = 30.0
 MOST_BODY_BYTES = 256 * 1024 * 1024
 CLIENT_CONFIG = {"parallel_fwdbwd_chunks": False, "sample_join_sampling_session": True}
 Handler = Callable[[TrainingService, Request], Awaitable[Response]]
@@ -65,7 +64,7 @@ async def retrieve_future(service: TrainingService, request: Request) -> Respons
     pending = service.futures.get(str(request_id))
     if pending is None:
         return answer({"detail": f"no result is kept for request {request_id}"}, 410)
-    result = await service.futures.wait(pending, LONG_POLL_SECONDS)
+    result = await service.futures.wait(pending, service.waits.poll)
     if result is None:
         return answer({"type": "try_again", "request_id": request_id, "queue_state": "active"})
     pending.fetched_at = time.time()
@@ -185,12 +184,12 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
 
-def build_app(engine: Engine, store: CheckpointStore, *, key: str | None = None) -> ASGIApp:
+def build_app(engine: Engine, store: CheckpointStore, *, key: str | None = None, waits: Waits = WAITS) -> ASGIApp:
     """The application. It opens its compute thread on start-up and closes it and the store on shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.service = TrainingService(engine, store)
+        app.state.service = TrainingService(engine, store, waits)
         yield
         app.state.service.close()
 

@@ -61,10 +61,10 @@ def parse_path(path: str) -> tuple[str, Kind, str]:
 class CheckpointStore:
     """All checkpoints below one directory. Thread-safe; `save` blocks until the data is on disk."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _lock(root / "lock")
+        self._lock_file = _lock(root / "lock", lock_seconds)
         self._lock = threading.Lock()
         self._records: dict[tuple[str, str, str], Checkpoint] = {}
         self._open()
@@ -180,10 +180,10 @@ def _sync(path: Path) -> int:
         os.close(handle)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, seconds: float) -> int:
     """Hold the file's lock. A server that was just killed may keep it for a moment, so wait some seconds."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

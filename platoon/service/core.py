@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from platoon.service.checkpoints import Checkpoint, CheckpointStore, Kind, new_checkpoint
@@ -23,16 +24,27 @@ from platoon.service.requests import adam_params, optional, required, sample_req
 from platoon.service.sampling import Samplers
 from platoon.service.wire import Batch, TrainOutput
 
-GAP_SECONDS = 60.0
 Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds: one long poll for a result, and a request held back for a missing one before it."""
+
+    poll: float = 30.0
+    gap: float = 60.0
+
+
+WAITS = Waits()
 
 
 class TrainingService:
     """One engine, its models and its checkpoints. Create and close it on the event loop."""
 
-    def __init__(self, engine: Engine, store: CheckpointStore) -> None:
+    def __init__(self, engine: Engine, store: CheckpointStore, waits: Waits) -> None:
         self.engine = engine
         self.store = store
+        self.waits = waits
         self.futures = FutureTable()
         self.sessions: dict[str, Session] = {}
         self.models: dict[str, Model] = {}
@@ -120,13 +132,13 @@ class TrainingService:
             for go in model.gate.arrive(number, lambda: self._submit(pending, lambda: job(model))):
                 go()
             if number >= model.gate.next:
-                asyncio.get_running_loop().call_later(GAP_SECONDS, self._give_up, model, number, pending)
+                asyncio.get_running_loop().call_later(self.waits.gap, self._give_up, model, number, pending)
         return {"request_id": request_id, "model_id": model_id}
 
     def _give_up(self, model: Model, number: int, pending: Pending) -> None:
         if model.gate.withdraw(number) is not None:
             text = (
-                f"request {model.gate.next} of {model.model_id} did not arrive within {GAP_SECONDS:.0f} s of {number}"
+                f"request {model.gate.next} of {model.model_id} did not arrive within {self.waits.gap:g} s of {number}"
             )
             self.futures.finish(pending, Failure(text, "user"), time.time())
 
