@@ -15,9 +15,15 @@ OPEN_SECONDS = 15.0
 class Breaker:
     """Says whether a call to the API may be tried now. `probe` never raises; `clock` is monotonic seconds."""
 
-    def __init__(self, probe: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[bool]],
+        clock: Callable[[], float] = time.monotonic,
+        open_seconds: float = OPEN_SECONDS,
+    ) -> None:
         self._probe = probe
         self._clock = clock
+        self._open_seconds = open_seconds
         self._healthy_at: float | None = None
         self._open_until: float | None = None
 
@@ -40,5 +46,5 @@ class Breaker:
         return True
 
     def trip(self) -> None:
-        """Note a failed call: the API is left alone for `OPEN_SECONDS`."""
-        self._open_until = self._clock() + OPEN_SECONDS
+        """Note a failed call: the API is left alone for `open_seconds`."""
+        self._open_until = self._clock() + self._open_seconds

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from uuid import UUID
 
 import httpx
 
-from tasks.breaker import Breaker
+from tasks.breaker import OPEN_SECONDS, Breaker
 from tasks.endpoint import HEALTH_SECONDS, Endpoint, healthy
 
 P = ParamSpec("P")
@@ -71,13 +72,14 @@ class Recorder:
     """One run's link to one API: its breaker and the flow runs whose end the API did not hear of."""
 
     endpoint: Endpoint
+    open_seconds: float = OPEN_SECONDS
     breaker: Breaker = field(init=False)
     orphans: dict[UUID, bool] = field(default_factory=dict)  # flow run id -> whether its body succeeded
     parents: set[UUID] = field(default_factory=set)  # flow runs under which something went unrecorded
     live: set[UUID] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.breaker = Breaker(self._probe)
+        self.breaker = Breaker(self._probe, open_seconds=self.open_seconds)
 
     async def _probe(self) -> bool:
         try:
@@ -161,12 +163,15 @@ def configure_environment(endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def recording(endpoint: Endpoint | None) -> Iterator[Recorder | None]:
-    """Within it, `recorded` coroutines are recorded at `endpoint`; with None they just run."""
+def recording(endpoint: Endpoint | None, open_seconds: float = OPEN_SECONDS) -> Iterator[Recorder | None]:
+    """Within it, `recorded` coroutines are recorded at `endpoint`; with None they just run.
+
+    `open_seconds`: how long an API that failed is left alone.
+    """
     recorder = None
     if endpoint is not None:
         configure_environment(endpoint)
-        recorder = Recorder(endpoint)
+        recorder = Recorder(endpoint, open_seconds)
     token = _RECORDER.set(recorder)
     try:
         yield recorder
@@ -238,6 +243,24 @@ async def settle() -> None:
         await recorder.allow()
 
 
+def step_finished(step: int, metrics: Mapping[str, float]) -> None:
+    """Put an event `platoon.step.finished` with the step's numbers on the run's timeline. Never blocks, never raises.
+
+    At most 100 numbers, so that the event stays within Prefect's limit.
+    """
+    recorder, run_id = _RECORDER.get(), current_run_id()
+    if recorder is None or recorder.breaker.is_open or run_id is None:
+        return
+    from prefect.events import emit_event
+
+    numbers = {key: value for key, value in sorted(metrics.items())[:100] if math.isfinite(value)}
+    emit_event(
+        "platoon.step.finished",
+        resource={"prefect.resource.id": f"prefect.flow-run.{run_id}"},
+        payload={"step": step, **numbers},
+    )
+
+
 def current_run_id() -> UUID | None:
     """The flow run this code runs in, if any."""
     if "prefect" not in sys.modules:
@@ -252,9 +275,10 @@ def current_run_id() -> UUID | None:
 def transport_error(error: BaseException) -> bool:
     """Whether an exception that left Prefect is trouble with the API, seen anywhere in its chain.
 
-    Orders (`Abort`, `Pause`, cancellation, termination) are not exceptions in Python's narrow sense and never count.
+    Orders never count: `Abort`, `Pause`, cancellation and termination are BaseExceptions, and `CancelledRun` and its
+    like say what someone decided about the run.
     """
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or _from_prefect(error, ("CancelledRun", "CrashedRun", "PausedRun")):
         return False
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
@@ -265,7 +289,7 @@ def transport_error(error: BaseException) -> bool:
         seen.add(id(one))
         if isinstance(one, httpx.HTTPError | httpx.StreamError | ConnectionError):
             return True
-        if type(one).__module__ == "prefect.exceptions" and type(one).__name__.startswith("Object"):
+        if _from_prefect(one, ("ObjectNotFound", "ObjectAlreadyExists")):
             return True  # the run was deleted, or exists already: the record is wrong, the work is not
         if isinstance(one, BaseExceptionGroup):
             waiting.extend(one.exceptions)
@@ -356,15 +380,23 @@ def _tagged(tags: Sequence[str]) -> Iterator[None]:
 def _root_logging_kept() -> Iterator[None]:
     """Importing Prefect puts a console handler on the root logger; logging is configured by the command alone.
 
-    A recorded step makes about ten requests, so httpx's line for each is kept out of the log unless asked for.
+    A recorded step makes about ten requests, so httpx's line for each is kept out of the log unless asked for. What a
+    body raises is reported by the command that ran it: Prefect's copy of the traceback goes to the API only.
     """
     root, requests = logging.getLogger(), logging.getLogger("httpx")
     handlers, level = root.handlers[:], root.level
     if requests.level == logging.NOTSET:
         requests.setLevel(logging.WARNING)
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).propagate = False
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def _from_prefect(error: BaseException, names: Sequence[str]) -> bool:
+    """Told by name, so that an unrecorded run does not import Prefect to look at an exception."""
+    return type(error).__module__ == "prefect.exceptions" and type(error).__name__ in names
 
 
 def _line(error: BaseException) -> str:

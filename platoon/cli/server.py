@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import cyclopts
 import httpx
 
 from platoon.cli.shipped import load
@@ -43,6 +44,10 @@ class Running:
         return self.url.removesuffix("/api")
 
 
+app = cyclopts.App(name="server", help="One local Prefect server for this user.")
+
+
+@app.command
 def start(port: int | None = None, idle_minutes: float = 30.0) -> int:
     """Start the server and wait until it answers; say so if it runs already. Returns the exit code.
 
@@ -68,6 +73,7 @@ def start(port: int | None = None, idle_minutes: float = 30.0) -> int:
     return 0
 
 
+@app.command
 def status() -> int:
     """Print where the server is. Exit code 0 when it runs and answers, else 1."""
     running = find()
@@ -82,6 +88,7 @@ def status() -> int:
     return 0
 
 
+@app.command
 def stop() -> int:
     """End the server, by force after 20 s. Exit code 0, also when none ran."""
     running = find()

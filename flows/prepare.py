@@ -1,0 +1,88 @@
+"""The prepare flow: make what a config needs before its run starts, and say what is there.
+
+For now: the policy's tokenizer, and every environment's task list in both phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.running import chosen_recording, exit_guard, finish_command, in_loop, run_to_end
+from platoon.config import Loaded, add_project_path, load
+from platoon.envs.named import NamedEnvironments
+from tasks.endpoint import Orchestration
+from tasks.preparing import Prepared, policy_model, prepare_environment, prepare_tokenizer
+from tasks.recording import phase, recorded
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def prepare(
+    config: str | Path | Loaded,
+    overrides: Overrides = (),
+    *,
+    dry_run: bool = False,
+    orchestration: Orchestration | None = None,
+) -> Any:
+    """Prepare and return the list of `Prepared` steps. Inside an event loop: `await prepare(...)`."""
+
+    async def work() -> list[Prepared]:
+        loaded = load_any(config, overrides)
+        with chosen_recording(loaded, orchestration):
+            return await prepare_flow(loaded, dry_run)
+
+    return work() if in_loop() else run_to_end(work)
+
+
+def run_prepare(
+    config: str | Path | Loaded,
+    overrides: Overrides = (),
+    orchestration: Orchestration | None = None,
+    *,
+    dry_run: bool = False,
+) -> int:
+    """`platoon prepare`: print each step and a last line. 0 ready, 1 when a step failed or is missing."""
+    loaded = load_any(config, overrides)
+    with chosen_recording(loaded, orchestration) as recorder, exit_guard(recorder):
+
+        def work() -> Coroutine[Any, Any, list[Prepared]]:
+            return prepare_flow(loaded, dry_run)
+
+        steps = run_to_end(work)
+        for step in steps:
+            print(step)
+        bad = [f"{one.subject} {one.step}" for one in steps if one.status in ("failed", "missing")]
+        made = sum(one.status == "done" for one in steps)
+        current = sum(one.status == "current" for one in steps)
+        print(f"not ready: {', '.join(bad)}" if bad else f"ready (made {made}, {current} current)")
+        return finish_command(recorder, 1 if bad else 0)
+
+
+def load_any(config: str | Path | Loaded, overrides: Overrides) -> Loaded:
+    if isinstance(config, Loaded):
+        return config
+    add_project_path(Path(config))
+    return load(config, overrides, resolver=NamedEnvironments())
+
+
+async def prepare_flow(loaded: Loaded, dry_run: bool) -> list[Prepared]:
+    """The flow `prepare`: one task for the tokenizer and one for each entry and phase."""
+
+    @recorded("prepare", "prepare")
+    async def prepare(config: str, overrides: list[str], dry_run: bool) -> list[Prepared]:
+        return await prepare_body(loaded, dry_run)
+
+    return await prepare(str(loaded.path), [str(one) for one in loaded.overrides], dry_run)
+
+
+async def prepare_body(loaded: Loaded, dry_run: bool) -> list[Prepared]:
+    phases: tuple[Literal["train", "eval"], ...] = ("train", "eval") if loaded.kind == "train" else ("eval",)
+    tokenizer = await phase("tokenizer", partial(prepare_tokenizer, policy_model(loaded.config), dry_run))
+    return [tokenizer] + [
+        await phase(f"tasks-{entry.label}-{name}", partial(prepare_environment, entry, name))
+        for entry in loaded.config.environments
+        for name in phases
+    ]

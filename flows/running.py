@@ -1,0 +1,180 @@
+"""Running a flow to its end from a command, a script or a notebook.
+
+From the main thread the flow runs on a thread of its own with its own event loop, so that the main thread owns the
+signals: Prefect installs handlers of its own wherever a flow runs in the main thread. Recording is decided here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Generic, NoReturn, TypeVar
+
+from platoon.config import ConfigError, Loaded
+from platoon.train.stop import StopRequest
+from tasks.endpoint import Orchestration, choose_api
+from tasks.recording import Recorder, away, leave, recording
+
+T = TypeVar("T")
+log = logging.getLogger("platoon.orchestration")
+FORCED = 1
+
+
+def in_loop() -> bool:
+    """Whether the caller runs inside an event loop (a notebook cell does)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def chosen_recording(loaded: Loaded, orchestration: Orchestration | None) -> Iterator[Recorder | None]:
+    """Record what runs within at the API that the config, or `orchestration` over it, asks for."""
+    endpoint = choose_api(orchestration or loaded.config.orchestration)
+    if endpoint is not None:
+        log.info("recording in Prefect: %s", endpoint.url.removesuffix("/api"))
+    with recording(endpoint) as recorder:
+        yield recorder
+
+
+def run_to_end(
+    work: Callable[[], Coroutine[Any, Any, T]],
+    stop: StopRequest | None = None,
+    forced: Callable[[], None] | None = None,
+) -> T:
+    """Run `work()` in a loop of its own and return its result; call it outside a loop.
+
+    With `stop` in the main thread: the first SIGINT or SIGTERM asks for the stop and the second calls `forced`;
+    SIGUSR2 asks for the stop, SIGUSR1 calls `forced`. Without `forced` the second one cancels the work. Elsewhere and
+    without `stop` signals keep their handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work())
+    side = _SideThread(work)
+    with _signals(stop, forced or side.cancel) if stop is not None else _interrupts(side.cancel):
+        return side.run()
+
+
+def force_exit() -> NoReturn:
+    """End the process at once, as a second signal asks."""
+    os._exit(FORCED)
+
+
+def finish_command(recorder: Recorder | None, code: int) -> int:
+    """The last act of a command: `code`, or the process ends with it here when Prefect's API is away."""
+    if away(recorder):
+        leave(code)
+    return code
+
+
+@contextmanager
+def exit_guard(recorder: Recorder | None) -> Iterator[None]:
+    """Let a failing command end soon, too: Prefect's exit would wait for an API that is away."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception:
+        if away(recorder):
+            traceback.print_exc()
+            leave(1)
+        raise
+
+
+class _SideThread(Generic[T]):
+    """A coroutine on a thread with an event loop of its own; another thread can cancel it."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._outcome: Future[T] = Future()
+        self._main: tuple[asyncio.AbstractEventLoop, asyncio.Task[T]] | None = None
+
+    def run(self) -> T:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(self._target,), name="platoon-flow")
+        thread.start()
+        try:
+            return self._outcome.result()  # waits interruptibly: handlers of signals run in this thread
+        finally:
+            thread.join()
+
+    def cancel(self) -> None:
+        if self._main is not None:
+            loop, task = self._main
+            loop.call_soon_threadsafe(task.cancel)
+
+    def _target(self) -> None:
+        try:
+            self._outcome.set_result(asyncio.run(self._run()))
+        except BaseException as error:  # handed to the waiting thread, whatever it is
+            self._outcome.set_exception(error)
+
+    async def _run(self) -> T:
+        loop = asyncio.get_running_loop()
+        task: asyncio.Task[T] = loop.create_task(self._work())
+        self._main = (loop, task)
+        return await task
+
+
+@contextmanager
+def _signals(stop: StopRequest, forced: Callable[[], object]) -> Iterator[None]:
+    asked = 0
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        name = signal.Signals(number).name
+        asked += number != signal.SIGUSR2
+        if asked > 1:
+            log.warning("%s again: leaving now", name)
+            forced()
+            return
+        log.warning("%s: stopping at the next safe point (again: at once)", name)
+        stop.request(name)
+
+    def force(number: int, frame: FrameType | None) -> None:
+        forced()
+
+    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGUSR2: ask, signal.SIGUSR1: force}
+    with _handlers(handlers):
+        yield
+
+
+@contextmanager
+def _interrupts(cancel: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C or SIGTERM during work that has no stop request: cancel it, then behave as usual."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        cancel()
+
+    with _handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt}):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not seen:
+                raise
+            if signal.SIGINT in seen:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + seen[0]) from None
+
+
+@contextmanager
+def _handlers(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,257 @@
+"""What Prefect sees of recorded coroutines, and that what they return and raise does not come from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tasks.endpoint import Endpoint
+from tasks.recording import Recorder, current_run_id, phase, recorded, recording, step_finished, transport_error
+from tests.flows.prefect_server import PrefectServer, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+orchestrated = pytest.mark.orchestrated
+
+
+class Unusual(Exception):
+    """Not JSON, not picklable: Prefect must not get in its way."""
+
+    def __init__(self, one: int, *, two: object) -> None:
+        super().__init__(one)
+        self.two = two
+
+
+@orchestrated
+async def test_a_recorded_call_is_a_flow_run_with_tasks(prefect_api: PrefectServer, recorder: Recorder) -> None:
+    value = object()  # could not be stored by Prefect
+
+    @recorded("train-step", "step-{step:05d}")
+    async def train_step(step: int) -> object:
+        async def update() -> object:
+            return value
+
+        return await phase("update", update)
+
+    @recorded("train", "exp/names", tags=("exp", "names"))
+    async def train(config: str, overrides: list[str]) -> tuple[object, object]:
+        step_finished(1, {"reward": 0.5, "bad": float("nan")})
+        return await train_step(1), current_run_id()
+
+    assert current_run_id() is None
+    got, run_id = await train("a.yaml", overrides=["train.batch_size=2"])
+    assert got is value
+
+    (run,) = prefect_api.flow_runs(id={"any_": [str(run_id)]})
+    assert run["name"] == "exp/names"
+    assert run["state_type"] == "COMPLETED"
+    assert run["parameters"] == {"config": "a.yaml", "overrides": ["train.batch_size=2"]}
+    assert sorted(run["tags"]) == ["exp", "names"]
+    (step,) = prefect_api.flow_runs(parent_flow_run_id={"any_": [str(run_id)]})
+    assert step["name"] == "step-00001"
+    assert step["parameters"] == {"step": 1}
+
+    tasks = await _task_runs(prefect_api, step["id"])
+    assert tasks == [("update", [])], "a tag would cost a request to the API before each task"
+
+
+async def _task_runs(server: PrefectServer, flow_run: str) -> list[tuple[str, list[str]]]:
+    """The task runs of a flow run, once the server has worked off its queue."""
+    async with asyncio.timeout(60), httpx.AsyncClient() as client:
+        while True:
+            body = {"task_runs": {"flow_run_id": {"any_": [flow_run]}}}
+            found = (await client.post(f"{server.url}/task_runs/filter", json=body)).json()
+            if found:
+                return [(one["name"], one["tags"]) for one in found]
+            await asyncio.sleep(0.2)
+
+
+@orchestrated
+async def test_the_bodys_own_exception_comes_out_as_it_is(prefect_api: PrefectServer, recorder: Recorder) -> None:
+    cause = KeyError("why")
+    error = Unusual(1, two=object())
+    seen = []
+
+    @recorded("train-step", "broken")
+    async def train_step() -> None:
+        seen.append(current_run_id())
+
+        async def update() -> None:
+            raise error from cause
+
+        await phase("update", update)
+
+    with pytest.raises(Unusual) as caught:
+        await train_step()
+    assert caught.value is error
+    assert error.__cause__ is cause
+    (run,) = prefect_api.flow_runs(id={"any_": [str(seen[0])]})
+    assert run["state_type"] == "FAILED"
+    assert not recorder.orphans
+
+
+@orchestrated
+async def test_a_transport_error_of_the_body_is_the_bodys(prefect_api: PrefectServer, recorder: Recorder) -> None:
+    calls = 0
+
+    @recorded("train-step", "refused")
+    async def train_step() -> None:
+        nonlocal calls
+        calls += 1
+        raise httpx.ConnectError("the training service is away")
+
+    with pytest.raises(httpx.ConnectError, match="the training service"):
+        await train_step()
+    assert calls == 1
+    assert not recorder.breaker.is_open
+
+
+@orchestrated
+async def test_cancellation_reaches_the_body_and_leaves_no_running_run(
+    prefect_api: PrefectServer, recorder: Recorder
+) -> None:
+    started = asyncio.Event()
+    seen = []
+
+    @recorded("train-step", "cancelled")
+    async def train_step() -> None:
+        seen.append(current_run_id())
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(None)
+            raise
+
+    work = asyncio.create_task(train_step())
+    await started.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert seen[1:] == [None]
+    (run,) = prefect_api.flow_runs(id={"any_": [str(seen[0])]})
+    assert run["state_type"] in ("CRASHED", "CANCELLED")
+
+
+@orchestrated
+async def test_a_run_deleted_under_its_body_does_not_fail_it(prefect_api: PrefectServer, recorder: Recorder) -> None:
+    @recorded("train-step", "deleted")
+    async def train_step() -> str:
+        async with httpx.AsyncClient() as client:
+            (await client.delete(f"{prefect_api.url}/flow_runs/{current_run_id()}")).raise_for_status()
+        return "the work is done"
+
+    assert await train_step() == "the work is done"
+
+
+@orchestrated
+async def test_an_api_that_is_away_from_the_start_costs_one_probe(prefect_api: PrefectServer) -> None:
+    calls: list[int] = []
+
+    @recorded("train-step", "step-{step:05d}")
+    async def train_step(step: int) -> int:
+        async def update() -> int:
+            calls.append(step)
+            return step
+
+        return await phase("update", update)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", "")
+        began = time.monotonic()
+        with recording(Endpoint(f"http://127.0.0.1:{free_port()}/api", {})) as recorder:
+            assert [await train_step(step) for step in range(50)] == list(range(50))
+    assert calls == list(range(50))
+    assert time.monotonic() - began < 5
+    assert recorder is not None
+    assert recorder.breaker.is_open
+
+
+async def test_without_recording_the_coroutine_just_runs() -> None:
+    @recorded("train-step", "step-{step:05d}")
+    async def train_step(step: int) -> int:
+        async def update() -> int:
+            return step
+
+        return await phase("update", update)
+
+    with recording(None):
+        assert await train_step(3) == 3
+
+
+def test_prefect_is_not_imported_without_recording() -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from tasks.recording import phase, recorded, recording\n"
+        "@recorded('train', 'x')\n"
+        "async def train():\n"
+        "    async def body(): return 1\n"
+        "    return await phase('update', body)\n"
+        "with recording(None):\n"
+        "    assert asyncio.run(train()) == 1\n"
+        "assert 'prefect' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_settings_are_in_force_when_prefect_is_imported() -> None:
+    script = (
+        "import logging, sys\n"
+        "logging.basicConfig(level='INFO', format='ours %(message)s')\n"
+        "from tasks.endpoint import Endpoint\n"
+        "from tasks.recording import configure_environment\n"
+        "assert 'prefect' not in sys.modules\n"
+        "configure_environment(Endpoint('http://127.0.0.1:1/api', {}))\n"
+        "import prefect\n"
+        "settings = prefect.settings.get_current_settings()\n"
+        "assert settings.api.url == 'http://127.0.0.1:1/api'\n"
+        "assert settings.api.request_timeout == 10, settings.api\n"
+        "assert settings.client.max_retries == 1\n"
+        "assert settings.events.worker_max_queue_size == 2000\n"
+        "assert settings.server.ephemeral.enabled is False\n"
+        "assert settings.logging.extra_loggers == ['platoon']\n"
+        "assert [h.formatter._fmt for h in logging.getLogger().handlers] == ['ours %(message)s']\n"
+        "assert logging.getLogger().level == logging.INFO\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60, env=environment)
+
+
+@orchestrated
+async def test_what_prefects_client_raises_without_an_api_is_transport_trouble(
+    prefect_api: PrefectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect import get_client
+    from prefect.context import refresh_global_settings_context
+
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
+    refresh_global_settings_context()
+    with pytest.raises(RuntimeError, match="Failed to reach API") as caught:
+        async with get_client() as client:
+            await client.raise_for_api_version_mismatch()
+    assert transport_error(caught.value)
+
+
+def test_orders_and_programming_errors_are_not_transport_trouble() -> None:
+    from prefect.exceptions import Abort, CancelledRun, Pause, TerminationSignal
+
+    for order in (Abort("stop"), Pause("wait"), TerminationSignal(15), asyncio.CancelledError(), CancelledRun("ui")):
+        assert not transport_error(order)
+        order.__context__ = httpx.ConnectError("seen on the way")
+        assert not transport_error(order)
+    assert not transport_error(ValueError("a bug"))
+    wrapped = RuntimeError("outer")
+    wrapped.__cause__ = ExceptionGroup("several", [ValueError(), httpx.ReadTimeout("slow")])
+    assert transport_error(wrapped)
+
+
+def test_an_exception_chain_with_a_loop_ends() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__context__, two.__context__ = two, one
+    assert not transport_error(one)
