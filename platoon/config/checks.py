@@ -115,9 +115,13 @@ def _recovery(config: TrainRun) -> Iterator[Problem]:
 
 def _eval_permits(config: TrainRun) -> Iterator[Problem]:
     size, limit = config.eval.workflow_config.group_size, config.eval.max_concurrent_rollouts
-    if limit is not None and limit < size:
-        text = f"must be at least the evaluation's group_size ({size}); got {limit}"
-        yield Problem(("eval", "max_concurrent_rollouts"), text, (("eval", "workflow_config", "group_size"),))
+    if limit is None or limit >= size:
+        return
+    keys: tuple[KeyPath, KeyPath] = ("eval", "max_concurrent_rollouts"), ("eval", "workflow_config", "group_size")
+    if "max_concurrent_rollouts" in config.eval.model_fields_set:
+        yield Problem(keys[0], f"must be at least the evaluation's group_size ({size}); got {limit}", keys[1:])
+    else:
+        yield Problem(keys[1], f"must be at most eval.max_concurrent_rollouts ({limit}); got {size}", keys[:1])
 
 
 def _entry(config: TrainRun, entry: EnvironmentConfig, at: KeyPath) -> Iterator[Problem]:

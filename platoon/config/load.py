@@ -22,6 +22,7 @@ from platoon.config.problems import ConfigError, KeyPath, Problem, placed
 from platoon.config.reading import merge, merge_places, read_sources
 from platoon.config.runs import EvalRun, TrainRun
 from platoon.config.schema import problems_of
+from platoon.config.unbuilt import TABLES, unbuilt_problems
 
 Kind = Literal["train", "eval"]
 _ROOTS: dict[Kind, type[TrainRun] | type[EvalRun]] = {"train": TrainRun, "eval": EvalRun}
@@ -89,7 +90,10 @@ def load(
     problems += failed
     data, _ = resolve_paths(data, Path.cwd(), must_exist=False)
     config, failed = build(data, root)
-    problems += [problem for problem in failed if not _repeats(problem, problems)]
+    failed += unbuilt_problems(data, TABLES[chosen])
+    for problem in failed:
+        if not _repeats(problem, problems):
+            problems.append(problem)
     if problems or config is None:
         raise _report(file, problems, places)
     return Loaded(chosen, file, config, data, merged.sources, tuple(map(str, found)), places)
@@ -138,12 +142,12 @@ def build(
             return (config if not problems else None), problems
         fresh = [problem for problem in found if not problem.touches(dropped) and not _repeats(problem, problems)]
         problems += fresh
-        if not fresh and problems:
-            return None, problems
-        dropped += [problem.path for problem in fresh]
-        trial = copy.deepcopy(trial)
-        for problem in fresh:
+        dropped += [problem.path for problem in found]
+        before, trial = trial, copy.deepcopy(trial)
+        for problem in found:
             _leave_out(trial, problem, root)
+        if trial == before:
+            break
     return None, problems
 
 

@@ -75,7 +75,7 @@ def _checked(pairs: list[tuple[str, Any, bool]], problems: list[Problem]) -> tup
 
 
 def apply_overrides(
-    data: dict[str, Any], overrides: Sequence[Override], root: type[Section], places: dict[KeyPath, str]
+    data: dict[str, Any], overrides: Sequence[Override], root: Any, places: dict[KeyPath, str]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """A copy of `data` with the overrides applied in order, and a problem for each that fails. `places` learns where
     each new value comes from."""
@@ -92,9 +92,9 @@ def apply_overrides(
     return data, problems
 
 
-def _apply(data: dict[str, Any], override: Override, root: type[Section]) -> KeyPath:
+def _apply(data: dict[str, Any], override: Override, root: Any) -> KeyPath:
     parts = override.path
-    container, path = _container(data, parts[:-1])
+    container, path = _container(data, parts[:-1], root)
     key: Any = _index(container, parts[-1], path) if isinstance(container, list) else parts[-1]
     path = (*path, key)
     annotation = at_path(root, path)
@@ -109,7 +109,7 @@ def _apply(data: dict[str, Any], override: Override, root: type[Section]) -> Key
     return path
 
 
-def _container(data: dict[str, Any], parts: Sequence[str]) -> tuple[Any, KeyPath]:
+def _container(data: dict[str, Any], parts: Sequence[str], root: Any) -> tuple[Any, KeyPath]:
     """The mapping or list that holds the last key, missing mappings made on the way."""
     current: Any = data
     path: KeyPath = ()
@@ -120,11 +120,20 @@ def _container(data: dict[str, Any], parts: Sequence[str]) -> tuple[Any, KeyPath
         else:
             path = (*path, part)
             if current.get(part) is None:
-                current[part] = {}
+                current[part] = _missing(at_path(root, path), path)
             current = current[part]
         if not isinstance(current, (dict, list)):
             raise ValueError(f"{dotted(path)} holds {show(current)}, not a section or a list")
     return current, path
+
+
+def _missing(annotation: Any, path: KeyPath) -> dict[str, Any]:
+    kinds = (Any,) if annotation is None else members(annotation)
+    if any(get_origin(kind) in (list, tuple) for kind in kinds):
+        raise ValueError(f"{dotted(path)} has no items in the file; append one with {dotted(path)}+=")
+    if section_of(annotation) is None and not any(kind is Any or get_origin(kind) is dict for kind in kinds):
+        raise ValueError(f"{dotted(path)} is a single value, not a section")
+    return {}
 
 
 def _index(items: list[Any], part: str, path: KeyPath) -> int:
@@ -152,7 +161,7 @@ def _item_type(annotation: Any) -> Any:
     return Any if annotation is None else below(annotation, 0) or Any
 
 
-def _value(override: Override, annotation: Any, path: KeyPath, root: type[Section]) -> Any:
+def _value(override: Override, annotation: Any, path: KeyPath, root: Any) -> Any:
     if not override.text:
         return _plain(override.value)
     owner = section_of(at_path(root, path[:-1]))

@@ -133,9 +133,9 @@ class _Reader:
     def _refuse_duplicates(self, node: yaml.MappingNode, path: KeyPath) -> None:
         first: dict[str, int] = {}
         for key_node, _ in node.value:
-            key = self._key(key_node)
+            key = None if key_node.tag == _MERGE else self._key(key_node)
             line = key_node.start_mark.line + 1
-            if not isinstance(key, str) or key_node.tag == _MERGE:
+            if not isinstance(key, str):
                 continue
             if key in first:
                 self.document.refuse((*path, key), f"is already set in line {first[key]}; keep one", line)

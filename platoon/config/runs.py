@@ -21,7 +21,7 @@ from platoon.config.problems import Problem
 from platoon.config.rollout import WorkflowConfig
 from platoon.config.schema import problems_of
 from platoon.config.training import CheckpointConfig, EvalConfig, StatsConfig, TrainConfig, WatchdogConfig
-from platoon.config.unbuilt import ENTRIES, EVAL, TRAIN, unbuilt_problems
+from platoon.config.unbuilt import TABLES, unbuilt_problems
 
 Orchestration = Literal["auto", "require", "off"]
 Entries = Annotated[tuple[EnvironmentConfig, ...], Field(strict=False)]
@@ -57,7 +57,7 @@ class TrainRun(Section):
     def complete(self) -> Iterator[Problem]:
         layer = given(self.eval).get("workflow_config") or {}
         self._eval_layer = layer
-        yield from unbuilt_problems(self, (*TRAIN, *ENTRIES))
+        yield from unbuilt_problems(self, TABLES["train"])
         yield from _service_problems(self.tinker_base_url)
         try:
             effective = evaluation_settings(self.train.workflow_config, layer)
@@ -79,9 +79,7 @@ class TrainRun(Section):
 class EvalRun(Section):
     """An evaluation of one policy."""
 
-    HINTS: ClassVar = {
-        "train": "a file with both train and inference is an evaluation config; move one to its own file"
-    }
+    HINTS: ClassVar = {"train": "a file with inference is an evaluation config; move train to a file of its own"}
 
     inference: InferenceConfig
     environments: Entries = ()
@@ -91,7 +89,7 @@ class EvalRun(Section):
     orchestration: Orchestration = "auto"
 
     def complete(self) -> Iterator[Problem]:
-        yield from unbuilt_problems(self, (*EVAL, *ENTRIES))
+        yield from unbuilt_problems(self, TABLES["eval"])
         yield from _service_problems(self.tinker_base_url)
         yield from checks.entry_list(self.environments)
         if self.stage == "report" and self.inference.output_dir is None:

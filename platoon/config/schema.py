@@ -67,9 +67,9 @@ def below(annotation: Any, key: str | int) -> Any:
     return None
 
 
-def at_path(root: type[Section], path: Sequence[str | int]) -> Any:
-    """The type at a path below a section; Any below a free-form mapping, None for an unknown key."""
-    annotation: Any = root
+def at_path(root: Any, path: Sequence[str | int]) -> Any:
+    """The type at a path below a section class; Any below a free-form mapping, None for an unknown key."""
+    annotation = root
     for key in path:
         if annotation is None:
             return None

@@ -6,11 +6,11 @@ that work without the feature; a key that nobody wrote is never refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from platoon.config.base import Section
+from platoon.config.base import Section, given, number_of
 from platoon.config.problems import KeyPath, Problem, show
 
 
@@ -89,19 +89,33 @@ ENTRIES: tuple[Unbuilt, ...] = (
 )
 
 
-def unbuilt_problems(config: Section, table: tuple[Unbuilt, ...]) -> Iterator[Problem]:
-    """A problem for each key of the table that somebody set to a value that does not work yet."""
+TABLES: dict[str, tuple[Unbuilt, ...]] = {"train": (*TRAIN, *ENTRIES), "eval": (*EVAL, *ENTRIES)}
+
+
+def unbuilt_problems(config: Section | Mapping[str, Any], table: tuple[Unbuilt, ...]) -> Iterator[Problem]:
+    """A problem for each key of the table that somebody set to a value that does not work yet. `config`: a built
+    section, or the plain data of one."""
     for row in table:
         for path, value in _given_at(config, row.key.split("."), ()):
-            if not any(value == works and type(value) is type(works) for works in row.accepts):
-                yield Problem(path, f"{row.what} is not built yet (got {show(value)}); remove the key")
+            if not any(_same(value, works) for works in row.accepts):
+                yield Problem(path, f"needs {row.what}, and that is not built yet (got {show(value)}); remove the key")
+
+
+def _same(value: Any, works: Any) -> bool:
+    if isinstance(works, tuple) and isinstance(value, list):
+        return tuple(value) == works
+    if isinstance(works, float):
+        value = float(value) if isinstance(value, int) and not isinstance(value, bool) else number_of(value)
+    return type(value) is type(works) and bool(value == works)
 
 
 def _given_at(value: Any, parts: list[str], path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if not parts:
-        yield path, value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
+        yield path, given(value) if isinstance(value, Section) else value
     elif parts[0] == "*":
-        for index, item in enumerate(value):
+        for index, item in enumerate(value if isinstance(value, (list, tuple)) else ()):
             yield from _given_at(item, parts[1:], (*path, index))
     elif isinstance(value, Section) and parts[0] in value.model_fields_set:
         yield from _given_at(getattr(value, parts[0]), parts[1:], (*path, parts[0]))
+    elif isinstance(value, Mapping) and parts[0] in value:
+        yield from _given_at(value[parts[0]], parts[1:], (*path, parts[0]))
