@@ -21,7 +21,7 @@ SIZES = {"a": 1, "b": 3, "c": 2}
 POOL = TaskPool(
     [PoolRow(f"{name}{i}", name, name) for name, count in (("a", 5), ("b", 3), ("c", 2)) for i in range(count)]
 )
-PERMITS = 5
+PERMITS = 4
 
 
 @dataclass
@@ -121,6 +121,7 @@ class DispatchMachine(RuleBasedStateMachine):
         limits=st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 2), max_size=3),
         backlog=st.sampled_from([None, 1, 2]),
         weighted=st.booleans(),
+        rolling=st.booleans(),
         steps=st.integers(1, 8),
     )
     def begin(
@@ -130,6 +131,7 @@ class DispatchMachine(RuleBasedStateMachine):
         limits: dict[str, int],
         backlog: int | None,
         weighted: bool,
+        rolling: bool,
         steps: int,
     ) -> None:
         self.bounds = DispatchSettings(batch_size, 1, ahead, SIZES, limits, backlog)
@@ -148,6 +150,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.owner: dict[Key, int] = {}
         self.done = 0
         self.steps = steps
+        self.rolling = rolling
 
     # -- what happens to a run
 
@@ -168,7 +171,7 @@ class DispatchMachine(RuleBasedStateMachine):
             draw = decision.draw
             assert draw.position == expected
             assert draw.group_size == SIZES[draw.entry or ""]
-            self.pending = (draw, self.permits.reserve(draw.group_size, rolling=True))
+            self.pending = (draw, self.permits.reserve(draw.group_size, rolling=self.rolling))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -319,5 +322,5 @@ class DispatchMachine(RuleBasedStateMachine):
 
 TestDispatch = DispatchMachine.TestCase
 TestDispatch.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )

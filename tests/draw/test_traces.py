@@ -5,7 +5,7 @@ from __future__ import annotations
 from platoon.draw.dispatcher import DispatchSettings
 from platoon.draw.records import Draw
 from platoon.draw.simulate import SimulatedRun, Simulation, simulate
-from tests.draw.builders import bounds, in_listing_order, listing, names
+from tests.draw.builders import bounds, in_listing_order, listing, names, start_all
 
 
 def run(settings: DispatchSettings, labels: str, *, slow: float, steps: int) -> tuple[SimulatedRun, dict[str, int]]:
@@ -62,3 +62,20 @@ def test_a_small_group_never_overtakes_a_large_one_for_permits() -> None:
 
     assert starts(rolling=False) == {0.0: ["s0"], 1.0: ["l1"], 5.0: ["s2"]}
     assert starts(rolling=True) == {0.0: ["s0", "l1"], 1.0: ["s2"]}
+
+
+def test_a_capped_label_keeps_a_place_for_each_running_group() -> None:
+    dispatcher = in_listing_order(listing("sssf"), bounds(4, 1, limits={"s": 2}))
+    first = start_all(dispatcher)
+    assert names(first) == ["s0", "s1", "f3", "f7", "f11", "f15"], "two of the eight places are kept for s"
+    for ended, successor in (("s0", "s2"), ("s1", "s4")):
+        dispatcher.settled(next(draw.key for draw in first if draw.task_id == ended))
+        assert names(start_all(dispatcher)) == [successor]
+    assert dispatcher.in_use == 8
+
+
+def test_a_draw_that_was_put_back_is_the_next_of_its_label() -> None:
+    dispatcher = in_listing_order(listing("sf"), bounds(2, 3, limits={"s": 1}))
+    started = start_all(dispatcher)
+    dispatcher.put_back(started[0].key)
+    assert names(start_all(dispatcher))[0] == "s0"
