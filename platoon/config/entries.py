@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -35,7 +35,7 @@ def _weight(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _is_weight(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _both_endings(value: Any) -> Any:

@@ -60,8 +60,8 @@ def show(value: Any) -> str:
     """A value as a report quotes it: JSON where it has a form, at most 80 characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        text = repr(value)
+    except (TypeError, ValueError, RecursionError):
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

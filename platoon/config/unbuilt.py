@@ -104,8 +104,8 @@ def unbuilt_problems(config: Section | Mapping[str, Any], table: tuple[Unbuilt, 
 def _same(value: Any, works: Any) -> bool:
     if isinstance(works, tuple) and isinstance(value, list):
         return tuple(value) == works
-    if isinstance(works, float):
-        value = float(value) if isinstance(value, int) and not isinstance(value, bool) else number_of(value)
+    if isinstance(works, float) and not isinstance(value, bool):
+        return bool(number_of(value) == works)
     return type(value) is type(works) and bool(value == works)
 
 
