@@ -113,7 +113,7 @@ class DispatchDriver(Generic[OutputT]):
         self.permits = PermitPool(options.max_concurrent_rollouts, self._permits_changed)
         self._run_group = run_group
         self._options = options
-        self._hooks: DispatchHooks[OutputT] = hooks or DispatchHooks()
+        self.hooks: DispatchHooks[OutputT] = hooks or DispatchHooks()
         self._clock = options.clock
         now = self._clock()
         self.blocked = BlockedShares(now)
@@ -272,7 +272,7 @@ class DispatchDriver(Generic[OutputT]):
         if settled.seconds > 60:
             level = logging.WARNING if settled.seconds > 120 else logging.INFO
             logger.log(level, "group %s of task %s took %.0f s", settled.key, settled.draw.task_id, settled.seconds)
-        self._hooks.on_settle(settled)
+        self.hooks.on_settle(settled)
         self.dispatcher.settled(settled.key)
         self._results[settled.key] = settled
         self._queue.append(settled)
@@ -375,8 +375,8 @@ class DispatchDriver(Generic[OutputT]):
 
     def _report(self, records: Iterable[Record]) -> None:
         for record in records:
-            self._hooks.on_event(record.event())
+            self.hooks.on_event(record.event())
             if isinstance(record, Drawn):
-                self._hooks.on_draw(record.draw)
+                self.hooks.on_draw(record.draw)
             else:
-                self._hooks.on_fate(record.key, record.fate)
+                self.hooks.on_fate(record.key, record.fate)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from platoon.credit import GroupOutput
+from platoon.extensions.boundary import Boundary
 from platoon.rollout.lease import FreeLease
 from platoon.stats.jsonl import append_row, read_jsonl
 from platoon.train.environments import Environments
@@ -127,13 +128,10 @@ class EvaluationLoop:
                 row = rows[index]
                 size = self._environments.entry_of(row.entry).settings.group_size
                 async with permits:
-                    try:
-                        return await workflow.play(
-                            row, FreeLease(), seed_scope=f"eval/{due.step}/{index}", group_size=size
-                        )
-                    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-                        log.error("evaluation of task %s at step %d failed: %s", row.task_id, due.step, error)
-                        return None
+                    with Boundary("rollout"):
+                        scope = f"eval/{due.step}/{index}"
+                        return (await workflow.play(row, FreeLease(), seed_scope=scope, group_size=size)).output
+                return None
 
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(play(index)) for index in range(len(rows))]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from platoon.config import StragglerPolicy, TrainRun
 from platoon.credit import CreditSettings, GroupOutput, MemberRollout, credit_group
 from platoon.draw.pool import PoolRow
-from platoon.gateway import GatewayServer, ModelGateway
+from platoon.gateway import ModelGateway
+from platoon.gateway.server import GatewayServer
 from platoon.rollout.episode import Episode, EpisodeRequest, run_episode
 from platoon.rollout.group import run_group
 from platoon.rollout.lease import RolloutLease
@@ -30,7 +31,7 @@ class Played:
 
 
 class GroupRolloutWorkflow:
-    """Plays groups of one phase. `on_played` sees each group before it settles (usage, event files)."""
+    """Plays groups of one phase."""
 
     applies_entry_settings = True
     gives_verdicts = True
@@ -42,15 +43,13 @@ class GroupRolloutWorkflow:
         environments: Environments,
         gateway: ModelGateway,
         server: GatewayServer | None,
-        on_played: Callable[[PoolRow, Played], None] | None = None,
     ) -> None:
         self.config = config
         self.environments = environments
         self.gateway = gateway
         self._server = server
-        self._on_played = on_played
 
-    async def play(self, row: PoolRow, lease: RolloutLease, *, seed_scope: str, group_size: int) -> GroupOutput:
+    async def play(self, row: PoolRow, lease: RolloutLease, *, seed_scope: str, group_size: int) -> Played:
         """Roll out and credit one group. `seed_scope` names the draw; each member's calls are seeded below it."""
         played = self.environments.entry_of(row.entry)
         raw_id = played.raw_id(row.task_id, mixture=self.environments.mixture)
@@ -80,9 +79,7 @@ class GroupRolloutWorkflow:
             label=row.label,
             entry=row.entry,
         )
-        if self._on_played is not None:
-            self._on_played(row, Played(output, episodes))
-        return output
+        return Played(output, episodes)
 
 
 def slug(task_id: str) -> str:

@@ -19,8 +19,11 @@ import pyarrow.parquet as pq
 from platoon.credit import Datum, GroupOutput
 from platoon.stats.files import sha256, write_atomic
 from platoon.stats.schema import GroupRecord, record_from_json, record_to_json
+from platoon.train import dispatch
+from platoon.train.dispatch import Settled
 from platoon.train.kept_columns import FIELDS, PLAIN, columns, datums
 from platoon.train.kept_json import legacy_groups, legacy_output, output_from_json, output_to_json
+from platoon.train.recorded_groups import group_record
 
 FILE_FORMAT = 2
 _GROUP = [
@@ -31,6 +34,8 @@ _GROUP = [
     ("label", pa.string()),
     ("record", pa.string()),
     ("output", pa.string()),
+    ("error", pa.string()),
+    ("seconds", pa.float64()),
 ]
 SCHEMA = pa.schema([*_GROUP, *FIELDS])
 
@@ -41,13 +46,39 @@ class KeptError(ValueError):
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """A settled group under its draw's key `(start, seq)`. `output` is None for a failed group."""
+    """A settled group under its draw's key `(start, seq)`. `output` is None for a failed group; `error` says why."""
 
     key: tuple[int, int]
     output: GroupOutput | None
     record: GroupRecord | None = None
     entry: str | None = None
     label: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+def kept_group(settled: Settled[GroupOutput], column: str) -> KeptGroup:
+    """What a checkpoint keeps of a group that the driver holds. `column`: the label column of the run."""
+    draw = settled.draw
+    record = group_record(settled, column)
+    return KeptGroup(draw.key, settled.output, record, draw.entry, draw.label, settled.error, settled.seconds)
+
+
+def handed_back(kept: KeptGroup) -> dispatch.KeptGroup[GroupOutput]:
+    """The kept group as the driver takes it back on a resume."""
+    record = kept.record
+    error = kept.error if kept.output is not None else kept.error or "the group failed before the last checkpoint"
+    if record is None:
+        return dispatch.KeptGroup(kept.key, kept.output, error, kept.seconds)
+    return dispatch.KeptGroup(
+        key=kept.key,
+        output=kept.output,
+        error=error,
+        seconds=kept.seconds,
+        version=record.drawn_at.get("main", 0),
+        reason=record.reason,
+        score=record.score,
+    )
 
 
 def write_kept(path: Path, groups: Sequence[KeptGroup]) -> dict[str, Any]:
@@ -122,6 +153,8 @@ def _group_row(group: KeptGroup) -> dict[str, Any]:
         "label": group.label,
         "record": None if group.record is None else json.dumps(record_to_json(group.record)),
         "output": None if group.output is None else output_to_json(group.output),
+        "error": group.error,
+        "seconds": group.seconds,
     }
 
 
@@ -132,6 +165,8 @@ def _group(row: Mapping[str, Any], kept: list[Datum]) -> KeptGroup:
         record=None if row["record"] is None else record_from_json(json.loads(row["record"])),
         entry=row["entry"],
         label=row["label"],
+        error=row["error"],
+        seconds=row["seconds"],
     )
 
 

@@ -37,6 +37,7 @@ async def local_service(state_dir: Path, model_name: str, *, key: str | None = N
     command = [sys.executable, "-m", "platoon.service", "--model", model_name, "--state", str(state_dir)]
     command += ["--ready", str(ready), "--die-with-parent", *(["--key", key] if key else [])]
     with log.open("ab") as output:
+        # a session of its own: Ctrl-C reaches the trainer, which still has to save
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
     try:
         yield await _url(child, ready, log)

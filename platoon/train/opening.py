@@ -90,11 +90,10 @@ async def open_session(
     return session, models.get(train.model_name)
 
 
-def sample_timeout(config: TrainRun) -> float:
-    """Seconds one model call may take, with its source logged."""
-    configured = config.train.sample_timeout_seconds
+def sample_timeout_seconds(configured: float | None) -> float:
+    """Seconds one model call may take: as configured, else the environment's, else 600. The source is logged."""
     if configured is not None:
-        seconds, source = configured, "train.sample_timeout_seconds"
+        seconds, source = configured, "sample_timeout_seconds"
     else:
         from_environment = sample_timeout_from_environment()
         seconds = DEFAULT_SAMPLE_SECONDS if from_environment is None else from_environment

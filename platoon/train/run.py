@@ -11,7 +11,6 @@ where a run stands; opening it again goes on after its newest checkpoint.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -23,14 +22,13 @@ from typing import Literal
 from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_path, run_directory
 from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
 from platoon.draw.plan import Duration, SamplingPlan, plan_lines, plan_warnings, sampling_plan
-from platoon.train.assembly import Assembly, assemble
-from platoon.train.background import Background
+from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
 from platoon.train.environments import Environments, open_environments, sampling_settings
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
 from platoon.train.opening import find_service, open_session, start_service
 from platoon.train.step import LoopState, Phase, StepReport, direct
-from platoon.train.stop import StopRequest, watch_stop_file
+from platoon.train.stop import StopRequest
 
 log = logging.getLogger("platoon.train")
 Status = Literal["finished", "interrupted", "nothing to do"]
@@ -94,7 +92,7 @@ class TrainingRun:
     async def step(self, phase: Phase = direct) -> StepReport | None:
         """Train one batch; None when a stop dropped it. `phase(name, body)` runs each of the step's phases."""
         assert self._parts is not None, "a run without anything to do has no step"
-        report = await self._parts.background.race(self._parts.loop.step(phase))
+        report: StepReport | None = await self._parts.background.race(self._parts.loop.step(phase))
         self._dropped = report is None
         return report
 
@@ -105,7 +103,7 @@ class TrainingRun:
             return RunResult(self.run_dir, "nothing to do", self.plan.start_step, 0)
         state = parts.loop.state
         if not self._stop.requested:
-            await parts.background.race(_either(parts.evaluation_idle(), self._stop.event))
+            await parts.background.race(either(parts.evaluation_idle(), self._stop.event))
         done = state.train_step - self.plan.start_step
         if self._stop.requested and not state.finished:
             if done > 0:
@@ -116,20 +114,6 @@ class TrainingRun:
             await parts.saver.full("final", state)
         log.info("finished: %d of %d steps, results in %s", state.train_step, state.end_step, self.run_dir)
         return RunResult(self.run_dir, "finished", state.train_step, done)
-
-
-async def _either(work: AsyncIterator[None] | object, stop: asyncio.Event) -> None:
-    """Wait for an awaitable or the stop, whichever comes first."""
-    waiting = asyncio.ensure_future(work)  # type: ignore[arg-type]
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():
-            waiting.result()
-    finally:
-        for task in (waiting, stopping):
-            task.cancel()
-        await asyncio.gather(waiting, stopping, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -170,9 +154,7 @@ async def open_training(
             return
         session, context_length = opened
         stack.push_async_callback(session.close)
-        background = await stack.enter_async_context(Background())
-        background.start("stop-file", watch_stop_file(run_dir, stop))
-        parts = await assemble(plan, loaded, session, context_length, background, stop, stack)
+        parts = await assemble(plan, loaded, session, context_length, stop, stack)
         log.info("ready after %.1f s at step %d of %d", time.monotonic() - began, plan.start_step, plan.end_step)
         yield TrainingRun(plan, parts, stop)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +18,9 @@ from typing import Any, Protocol
 from platoon.credit import GroupOutput
 from platoon.stats.files import sha256, write_atomic
 from platoon.train.checkpoints import Checkpoint, append
-from platoon.train.dispatch import DispatchDriver, DriverState
-from platoon.train.kept import write_kept
+from platoon.train.dispatch import DispatchDriver, DriverState, Settled
+from platoon.train.kept import KeptGroup, write_kept
+from platoon.train.recorded_groups import group_record
 from platoon.train.service import SavedWeights, ServiceSession, TinkerSampler
 from platoon.train.step import LoopState
 
@@ -39,7 +40,9 @@ class Books(Protocol):
 
     def cut(self, name: str, batch: int) -> dict[str, Any]: ...
 
-    def confirm(self, parts: dict[str, Any]) -> None: ...
+    def written(self) -> None: ...
+
+    def confirm(self, parts: Mapping[str, Any]) -> None: ...
 
     @property
     def wandb_run_id(self) -> str | None: ...
@@ -111,6 +114,7 @@ class Saver:
             dispatch=dispatch,
             parts=tables,
         )
+        parts.books.written()
         append(parts.run_dir, checkpoint)
         parts.books.confirm(tables)
         self.newest = checkpoint
@@ -133,21 +137,27 @@ class Saver:
 
 async def gather_all(files: Awaitable[Any], service: Awaitable[SavedWeights]) -> tuple[Any, SavedWeights]:
     """Both results; when one fails the other is still awaited, so that nothing runs on unowned."""
-    written, saved = await asyncio.gather(files, service, return_exceptions=True)
-    for result in (saved, written):
+    results: Sequence[Any] = await asyncio.gather(service, files, return_exceptions=True)
+    for result in results:
         if isinstance(result, BaseException):
             raise result
-    assert isinstance(saved, SavedWeights)
-    return written, saved
+    return results[1], results[0]
 
 
 def write_dispatch(run_dir: Path, start: int, name: str, driven: DriverState[GroupOutput]) -> dict[str, Any]:
     """Dispatcher state and kept groups; the record for the checkpoint's row."""
     state = dict(driven.dispatch)
-    kept = write_kept(run_dir, start, name, driven.kept) if driven.kept else None
+    kept: dict[str, Any] | None = None
+    if driven.kept:
+        kept = write_kept(run_dir / "tasks" / f"kept-s{start}-{name}.parquet", [_kept(one) for one in driven.kept])
     state["kept"] = kept
     path = run_dir / "tasks" / f"dispatch-s{start}-{name}.json"
     text = json.dumps(state, separators=(",", ":"), allow_nan=False) + "\n"
     write_atomic(path, text.encode())
     record = {"file": f"tasks/{path.name}", "sha256": sha256(path), "format": state["format"], "start": start}
     return {**record, "kept": kept["file"]} if kept is not None else record
+
+
+def _kept(settled: Settled[GroupOutput]) -> KeptGroup:
+    draw = settled.draw
+    return KeptGroup(settled.key, settled.output, group_record(settled, "_platoon_environment"), draw.entry, draw.label)

@@ -93,10 +93,10 @@ class Progress:
         """Takes the metrics of a training step; those of an evaluation print a line of their own."""
         if "train/step" not in metrics:
             if "eval/task_reward" in metrics:
-                at, reward = metrics.get("eval/step", step), metrics["eval/task_reward"]
+                at, score = metrics.get("eval/step", step), metrics["eval/task_reward"]
                 tasks, seconds = metrics.get("eval/num_tasks", 0), metrics.get("eval/time", 0)
                 self._print(
-                    f"evaluation at step {at:.0f}: reward {reward:.3f} on {tasks:.0f} tasks in {seconds:.1f} s",
+                    f"evaluation at step {at:.0f}: reward {score:.3f} on {tasks:.0f} tasks in {seconds:.1f} s",
                     keep=True,
                 )
             return

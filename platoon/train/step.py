@@ -263,8 +263,8 @@ class StepLoop:
     # -- publish and record
 
     async def _publish(self, work: StepWork) -> None:
-        self._parts.recorder.commit(work)
         self._parts.driver.commit(work.fates)
+        self._parts.recorder.commit(work)
         if work.updates:
             self.state.policy_version += 1
         self.state.train_step += 1

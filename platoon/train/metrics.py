@@ -1,0 +1,122 @@
+"""The numbers of a step and of an evaluation, put together from what their groups brought.
+
+Pure but for two memories: reward keys seen before go on at 0, and the tracker's means of a step. Absent stays absent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from platoon.config import TrainRun
+from platoon.credit import GroupOutput
+from platoon.stats.metrics import (
+    Dequeued,
+    RewardKeys,
+    SubmittedBatch,
+    batch_metrics,
+    kind_metrics,
+    label_metrics,
+    record_completion,
+    record_group_stats,
+    workload_metrics,
+)
+from platoon.stats.store import TaskStatsStore
+from platoon.stats.tracker import Tracker
+from platoon.train.dispatch import DispatchDriver, Settled
+from platoon.train.evaluation import Evaluated
+from platoon.train.recorded_groups import group_record
+from platoon.train.step import LoopState, StepWork
+
+
+@dataclass
+class StepMetrics:
+    """Metrics of training steps. `prefixes`: label to metric prefix; `batches`: steps of an epoch."""
+
+    config: TrainRun
+    store: TaskStatsStore
+    driver: DispatchDriver[GroupOutput]
+    prefixes: Mapping[str, str]
+    batches: int
+    clock: Callable[[], float] = time.monotonic
+    _keys: RewardKeys = field(default_factory=RewardKeys)
+    _label_keys: RewardKeys = field(default_factory=RewardKeys)
+    _began: float = field(default_factory=time.monotonic)
+
+    def of(self, work: StepWork, state: LoopState) -> dict[str, float]:
+        """Everything that is logged for a committed step; keys as users know them."""
+        items = [self._item(settled, work) for settled in work.groups]
+        submitted = SubmittedBatch(work.datums, work.attention_tokens, work.action_tokens)
+        train: dict[str, float] = {
+            **batch_metrics(items, self._keys, updates=work.updates),
+            **label_metrics(items, self.prefixes, self._label_keys),
+            **kind_metrics(items, self.prefixes),
+            **workload_metrics(items, submitted),
+            **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
+            **self.driver.blocked_shares(),
+            "total_datums_per_batch": work.datums,
+            "update_weights_time": work.seconds.get("publish", 0.0),
+            "policy/version": state.policy_version,
+            "optim/updates_total": state.optimizer_steps,
+            "step": state.train_step,
+            "epoch": state.train_step // max(self.batches, 1),
+        }
+        found = {f"train/{key}": float(value) for key, value in train.items()}
+        found |= {f"train/{key}": sum(values) / len(values) for key, values in work.metrics.items()}
+        found |= self._tracked(work).export_and_clear()
+        found["optim/lr"] = self.config.train.optimizer.learning_rate
+        found["progress/done_frac"] = state.train_step / state.end_step
+        found |= {f"rollout_client/{key}": value for key, value in self.driver.in_flight().items()}
+        found |= {f"timing/{phase}": seconds for phase, seconds in work.seconds.items()}
+        found["time/elapsed_seconds"] = self.clock() - self._began
+        return found
+
+    def _item(self, settled: Settled[GroupOutput], work: StepWork) -> Dequeued:
+        record = group_record(settled, self.store.column)
+        stale = work.fates[settled.key] == "stale"
+        return Dequeued(settled.output, record, stale, threshold=self.store.threshold(record.entry))
+
+    def _tracked(self, work: StepWork) -> Tracker:
+        tracker = Tracker("train")
+        for settled in work.groups:
+            if settled.output is None:
+                tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
+                continue
+            record_group_stats(tracker, settled.output)
+            record_completion(tracker, settled.output)
+            if work.fates[settled.key] == "stale":
+                tracker.scalar({"stale_rollouts": 1.0})
+        return tracker
+
+
+@dataclass
+class EvaluationMetrics:
+    """Metrics of evaluations during training."""
+
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    _keys: RewardKeys = field(default_factory=RewardKeys)
+    _label_keys: RewardKeys = field(default_factory=RewardKeys)
+
+    def of(self, evaluated: Evaluated) -> dict[str, float]:
+        """`eval/*`. `eval/task_reward` is the mean over rollouts with a result; absent when there is none."""
+        items = [Dequeued(output) for output in evaluated.outputs]
+        tracker = Tracker("eval")
+        for output in evaluated.outputs:
+            if output is None:
+                tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
+                continue
+            record_group_stats(tracker, output)
+            record_completion(tracker, output)
+        found = tracker.export_and_clear()
+        labelled = label_metrics(items, self.prefixes, self._label_keys)
+        found |= {f"eval/{key.removeprefix('batch/')}": value for key, value in labelled.items()}
+        mean = found.get("eval/rollout_completion/task_reward/avg")
+        if mean is not None:
+            found["eval/task_reward"] = mean
+        return found | {
+            "eval/time": evaluated.seconds,
+            "eval/num_tasks": float(evaluated.tasks),
+            "eval/step": float(evaluated.due.step),
+            "eval/policy_version": float(evaluated.due.version),
+        }
