@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from platoon.credit import CreditSettings, Datum, GroupOutput, credit_group, same_datum
+from platoon.draw.records import Draw
 from platoon.stats.schema import RolloutStats, Workload
-from platoon.train.kept import KeptError, KeptGroup, read_kept, write_kept
+from platoon.train.dispatch import Settled
+from platoon.train.kept import KeptError, KeptGroup, handed_back, kept_group, read_kept, write_kept
 from tests.credit.rollouts import member
 from tests.stats.groups import group, scored
 
@@ -138,6 +140,20 @@ def test_the_tensor_of_the_old_format(tmp_path: Path) -> None:
     (found,) = first.output.datums
     assert (found.tokens_T.tolist(), found.targets_T.tolist()) == ([1, 2], [2, 3])
     assert (found.logprobs_T.tolist(), found.version, found.routing_id) == ([0.0, 0.5], 4, 9)
+
+
+def test_groups_go_to_the_driver_and_back() -> None:
+    draw = Draw(1, 4, 4, "t", 0, "e", "l", 2, "auto", reason="exploit", score=0.25, version=7)
+    output = credit_group([member(1.0), member(0.0)], CreditSettings(), task_id="t")
+    kept = kept_group(Settled(draw, output, None, 2.5), "c")
+    assert kept.record is not None
+    assert (kept.record.labels, kept.record.members) == ({"c": "l"}, output.members)
+    back = handed_back(kept)
+    assert (back.key, back.output, back.error, back.seconds) == ((1, 4), output, None, 2.5)
+    assert (back.version, back.reason, back.score) == (7, "exploit", 0.25)
+    failed = handed_back(kept_group(Settled(draw, None, "boom", 1.0), "c"))
+    assert (failed.output, failed.error) == (None, "boom")
+    assert handed_back(KeptGroup((1, 0), None)).error is not None
 
 
 def test_bytes_a_token(tmp_path: Path) -> None:
