@@ -7,15 +7,20 @@ directory stands.
 
 from __future__ import annotations
 
+from functools import partial
+
 from prefect import flow
 
+from flows.eval import load_evaluation
 from flows.params import RunParams, check_resume
 from flows.prepare import load_any, prepare_body
 from flows.train import load_training, train_body
 from platoon.config import run_directory
+from platoon.eval.run import eval_run
 from platoon.train.stop import StopRequest
 from tasks.endpoint import configured_endpoint
-from tasks.recording import recording
+from tasks.evaluation import open_evaluated
+from tasks.recording import phase, recording
 
 
 @flow(name="train", flow_run_name="train {params.config}", persist_result=False, retries=0)
@@ -25,6 +30,14 @@ async def train(params: RunParams) -> None:
     check_resume(params.resume, run_directory(loaded.train_config))
     with recording(configured_endpoint()):
         await train_body(loaded, StopRequest())
+
+
+@flow(name="evaluate", flow_run_name="evaluate {params.config}", persist_result=False, retries=0)
+async def evaluate(params: RunParams) -> None:
+    """Evaluate a policy; the report is in the output directory."""
+    loaded = load_evaluation(params.config, params.overrides)
+    with recording(configured_endpoint()):
+        await phase("play", partial(eval_run, loaded, open_evaluated))
 
 
 @flow(name="prepare", flow_run_name="prepare {params.config}", persist_result=False, retries=0)

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -181,13 +181,13 @@ def recording(endpoint: Endpoint | None, open_seconds: float = OPEN_SECONDS) -> 
 
 def recorded(
     name: str, run_name: str | None = None, tags: Sequence[str] = ()
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Decorate a coroutine function: each call is a flow run called `run_name` (a template over the parameters).
 
     Parameters are sent to the API: pass paths and numbers, and let the function close over the rest.
     """
 
-    def decorate(fn: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    def decorate(fn: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         flow: Callable[P, Awaitable[None]] | None = None
 
         @functools.wraps(fn)

@@ -59,6 +59,9 @@ def start(port: int | None = None, idle_minutes: float = 30.0) -> int:
         if (running := find()) is not None:
             print(f"platoon server runs already: {running.ui} (pid {running.pid})")
             return 0
+        if port and not _bindable(port):
+            print(f"platoon: port {port} is in use; choose another one or leave out --port", file=sys.stderr)
+            return 1
         began = time.monotonic()
         child = _spawn(directory, port or _free_port(), idle_minutes)
         failure = _wait(child, began + START_SECONDS)
@@ -186,15 +189,21 @@ def _answers(url: str) -> bool:
 
 
 def _free_port() -> int:
-    for port in (PORT, 0):
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(listener.getsockname()[1])
-    raise OSError("no free port on 127.0.0.1")
+    if _bindable(PORT):
+        return PORT
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 @contextmanager

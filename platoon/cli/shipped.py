@@ -84,9 +84,7 @@ class _Private(ast.NodeTransformer):
     def visit_Import(self, node: ast.Import) -> ast.Import:
         for alias in node.names:
             if alias.name.split(".")[0] in PRIVATE:
-                raise ImportError(
-                    f"line {node.lineno}: write `from {alias.name} import ...`, not `import {alias.name}`"
-                )
+                raise ImportError(f"{self._path}:{node.lineno}: write `from {alias.name} import ...`")
         return node
 
 

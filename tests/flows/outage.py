@@ -60,7 +60,7 @@ async def main(url: str) -> int:
         say(down=step)
         await told("back")
         deadline = time.monotonic() + 60
-        while recorder.breaker.is_open or recorder.orphans:
+        while recorder is not None and (recorder.breaker.is_open or recorder.orphans):
             assert time.monotonic() < deadline, "the recorder never came back"
             await asyncio.sleep(0.1)
             step += 1

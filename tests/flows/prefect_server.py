@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -71,21 +72,32 @@ class PrefectServer:
 
 
 def start_server(home: Path) -> PrefectServer:
-    """A running server. The migrated, empty database is kept for the next session: migrations take most of a start."""
-    template = Path(tempfile.gettempdir()) / f"platoon-tests-{os.getuid()}-prefect-{version('prefect')}.db"
-    if template.is_file():
-        shutil.copy(template, home / "prefect.db")
+    """A running server, on a migrated database if there is one."""
+    database_template(home / "prefect.db")
     server = PrefectServer(home, free_port())
     server.start()
     server.wait()
-    if not template.is_file():
-        draft = template.with_suffix(f".{os.getpid()}")
-        source, target = sqlite3.connect(home / "prefect.db"), sqlite3.connect(draft)
-        source.backup(target)
-        source.close()
-        target.close()
-        draft.replace(template)
+    keep_database(home / "prefect.db")
     return server
+
+
+def database_template(target: Path) -> None:
+    """Put a migrated, empty database in place, if an earlier session kept one: migrations take most of a start."""
+    if _template().is_file():
+        shutil.copy(_template(), target)
+
+
+def keep_database(source: Path) -> None:
+    """Keep a database that has just been migrated for later sessions."""
+    if not _template().is_file():
+        draft = _template().with_suffix(f".{os.getpid()}")
+        with closing(sqlite3.connect(source)) as migrated, closing(sqlite3.connect(draft)) as copy:
+            migrated.backup(copy)
+        draft.replace(_template())
+
+
+def _template() -> Path:
+    return Path(tempfile.gettempdir()) / f"platoon-tests-{os.getuid()}-prefect-{version('prefect')}.db"
 
 
 def free_port() -> int:
