@@ -191,7 +191,7 @@ class DispatchMachine(RuleBasedStateMachine):
         item.where, item.order = "settled", self.model.tick()
         self.queue.append(draw)
 
-    @precondition(lambda self: self.queue and len(self.taken) < self.bounds.batch_size)
+    @precondition(lambda self: self.queue and not self.model.trained and len(self.taken) < self.bounds.batch_size)
     @rule()
     def the_step_takes_a_group(self) -> None:
         draw = self.queue.pop(0)
@@ -200,8 +200,8 @@ class DispatchMachine(RuleBasedStateMachine):
         self.taken.append(draw)
 
     @precondition(lambda self: len(self.taken) == self.bounds.batch_size)
-    @rule(fate=st.sampled_from(["consumed", "stale", "failed"]), restart_between=st.booleans())
-    def the_step_commits(self, fate: Fate, restart_between: bool) -> None:
+    @rule(fate=st.sampled_from(["consumed", "stale", "failed"]))
+    def the_step_commits(self, fate: Fate) -> None:
         records = self.dispatcher.commit({draw.key: fate for draw in self.taken})
         self.note(records)
         for draw in self.taken:
@@ -209,9 +209,10 @@ class DispatchMachine(RuleBasedStateMachine):
         self.model.trained = len(self.taken)
         self.taken = []
         self.done += 1
-        if restart_between:  # a checkpoint is written here
-            self.restart(lost=frozenset())
-            return
+
+    @precondition(lambda self: self.model.trained)
+    @rule()
+    def the_next_step_begins(self) -> None:
         self.dispatcher.step_started()
         self.model.trained, self.model.steps = 0, self.model.steps - 1
 
@@ -301,6 +302,8 @@ class DispatchMachine(RuleBasedStateMachine):
         """Whatever happened, the run can be finished."""
         if not hasattr(self, "dispatcher"):
             return
+        if self.model.trained:
+            self.the_next_step_begins()
         while self.done < self.steps:
             self.dispatch()
             while self.running:
@@ -314,7 +317,8 @@ class DispatchMachine(RuleBasedStateMachine):
             while self.queue and len(self.taken) < self.bounds.batch_size:
                 self.the_step_takes_a_group()
             assert len(self.taken) == self.bounds.batch_size, "deadlock"
-            self.the_step_commits("consumed", False)
+            self.the_step_commits("consumed")
+            self.the_next_step_begins()
         trained = [position for position, fate in self.fates.items() if fate != "skipped"]
         assert len(trained) == self.steps * self.bounds.batch_size
         assert not self.running

@@ -1,0 +1,77 @@
+"""Time of one dispatch decision with 100,000 tasks and 4,096 outstanding draws: median at most 1 ms.
+
+Run `python benchmarks/scheduler.py`; it exits with 1 when the median is above the bound.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections import deque
+
+from platoon.draw.dispatcher import Dispatcher, DispatchSettings
+from platoon.draw.pool import PoolRow, TaskPool
+from platoon.draw.records import Draw, Start
+from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+
+TASKS, OUTSTANDING, DECISIONS, LABELS = 100_000, 4_096, 50_000, 16
+BOUND_MS = 1.0
+
+
+def dispatcher(sampler: str, limits: bool) -> Dispatcher:
+    names = [f"env{index}" for index in range(LABELS)]
+    pool = TaskPool([PoolRow(f"{names[i % LABELS]}::{i}", names[i % LABELS], names[i % LABELS]) for i in range(TASKS)])
+    entries = tuple(EntrySampling(name, 1.0 + index) for index, name in enumerate(names))
+    batch = OUTSTANDING // 4
+    caps = dict.fromkeys(names[: LABELS // 2], OUTSTANDING // 8) if limits else {}
+    sampling = build_sampling(SamplingSettings(batch, entries, task_sampler=sampler), pool)
+    return Dispatcher(pool, sampling, DispatchSettings(batch, 8, 3, limits=caps), start=1, steps_left=10**9)
+
+
+def measure(machine: Dispatcher) -> list[float]:
+    """Milliseconds of each decision, starts and waits alike, while groups settle and steps train in order."""
+    running: deque[Draw] = deque()
+    taken: list[Draw] = []
+    times: list[float] = []
+    while len(times) < DECISIONS:
+        before = time.perf_counter()
+        decision = machine.choose()
+        times.append((time.perf_counter() - before) * 1e3)
+        if isinstance(decision, Start):
+            running.append(decision.draw)
+            continue
+        draw = running.popleft()
+        machine.settled(draw.key)
+        machine.dequeued(draw.key)
+        taken.append(draw)
+        if len(taken) == machine.settings.batch_size:
+            machine.commit({done.key: "consumed" for done in taken})
+            machine.step_started()
+            taken = []
+    return times[OUTSTANDING:]
+
+
+def main() -> int:
+    worst = 0.0
+    for sampler in ("uniform", "weighted"):
+        for limits in (False, True):
+            machine = dispatcher(sampler, limits)
+            times = measure(machine)
+            before = time.perf_counter()
+            size = len(json.dumps(machine.state()))
+            saving = (time.perf_counter() - before) * 1e3
+            median = statistics.median(times)
+            worst = max(worst, median)
+            print(
+                f"{sampler:9} limits={limits!s:5} median {median * 1e3:7.1f} us   "
+                f"p99 {statistics.quantiles(times, n=100)[98] * 1e3:7.1f} us   max {max(times):6.1f} ms   "
+                f"state {size / 1e3:.0f} kB in {saving:.0f} ms"
+            )
+    print(f"bound {BOUND_MS} ms: {'ok' if worst <= BOUND_MS else 'exceeded'}")
+    return 0 if worst <= BOUND_MS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
