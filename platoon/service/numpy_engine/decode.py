@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from platoon.service.engine import SampledSequence
 from platoon.service.numpy_engine.network import NORM_EPS, forward
-from platoon.service.numpy_engine.shape import Array, ModelShape, alibi
+from platoon.service.numpy_engine.shape import Array, ModelShape, alibi, distance_slopes
 from platoon.service.numpy_engine.state import NumpyWeights
 
 Floats = npt.NDArray[np.float32]
@@ -70,7 +70,8 @@ class Decoder:
         self.shape = shape
         context, heads, width = shape.context, shape.heads, shape.head_width
         self._bias_HTT = alibi(shape, min(context, 64), np.float32)
-        self._recent_H1T = np.ascontiguousarray(alibi(shape, context, np.float32)[:, -1:, :])
+        distance_T = np.arange(context - 1, -1, -1)
+        self._recent_H1T = (-distance_slopes(shape)[:, None, None] * distance_T).astype(np.float32)
         self._keys = [np.zeros((heads, width, context), np.float32) for _ in range(shape.layers)]
         self._values = [np.zeros((heads, context, width), np.float32) for _ in range(shape.layers)]
         self._tables: tuple[NumpyWeights, Tables] | None = None

@@ -83,9 +83,14 @@ def initial(shape: ModelShape, seed: int) -> npt.NDArray[np.float32]:
     return flat_N
 
 
+def distance_slopes(shape: ModelShape) -> Array:
+    """What each head (H,) subtracts from an attention score per token of distance."""
+    slopes_H: Array = 2.0 ** (-8.0 * np.arange(1, shape.heads + 1) / shape.heads)
+    return slopes_H
+
+
 def alibi(shape: ModelShape, length: int, dtype: npt.DTypeLike) -> Array:
     """Bias (H, T, T) of the attention scores: -slope_h x distance; for the future, a value that softmax turns to 0."""
-    slopes_H = 2.0 ** (-8.0 * np.arange(1, shape.heads + 1) / shape.heads)
     distance_TT = np.arange(length)[:, None] - np.arange(length)[None, :]
-    bias_HTT = np.where(distance_TT < 0, -1e9, -slopes_H[:, None, None] * distance_TT)
+    bias_HTT = np.where(distance_TT < 0, -1e9, -distance_slopes(shape)[:, None, None] * distance_TT)
     return bias_HTT.astype(dtype)

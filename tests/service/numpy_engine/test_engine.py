@@ -82,6 +82,7 @@ def test_forward_only_leaves_no_gradient(engine: NumpyEngine) -> None:
     trained, _ = engine.forward_backward(state, examples, "cispo", {})
     for left, right in zip(seen, trained, strict=True):
         assert np.array_equal(left.logprobs_T, right.logprobs_T)
+        assert left.logprobs_T.dtype == left.loss_T.dtype == np.float32
 
 
 def reference_adam(grads: list[Any], start: Any, settings: AdamParams) -> Any:
@@ -184,3 +185,4 @@ def test_forward_backward_is_deterministic(engine: NumpyEngine) -> None:
     assert np.array_equal(states[0].grads_N, states[1].grads_N)
     for left, right in zip(*outputs, strict=True):
         assert np.array_equal(left.logprobs_T, right.logprobs_T)
+        assert left.logprobs_T.dtype == left.loss_T.dtype == np.float32
