@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from platoon.stats.jsonl import append_row
 from platoon.stats.schema import GroupRecord
+from platoon.stats.store import TaskStatsStore
 from platoon.stats.tables import GroupsTable, MetricsTable, Usage, UsageTable, read_table, records
 from tests.stats.groups import group, groups, scored
 
@@ -100,6 +102,46 @@ def test_a_start_that_died_before_it_was_recorded_leaves_nothing(tmp_path: Path)
     again.append(7, {"a": 1.0})
     again.flush()
     assert steps(tmp_path) == [7]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(groups, min_size=1, max_size=8), st.data())
+def test_statistics_recomputed_from_the_group_table_agree_with_those_resumed(
+    tmp_path_factory: pytest.TempPathFactory, found: list[GroupRecord], data: st.DataObject
+) -> None:
+    """Settle, save at one point, die at a later one, go on from the save: table and store tell one story."""
+    run_dir = tmp_path_factory.mktemp("run")
+    saved = data.draw(st.integers(0, len(found)))
+    died = data.draw(st.integers(saved, len(found)))
+    pool: list[tuple[str, str | None, str | None]] = [(record.task_id, None, None) for record in found]
+
+    def play(store: TaskStatsStore, table: GroupsTable, settled: list[GroupRecord]) -> None:
+        for record in settled:
+            store.hold(record)
+        for intake, record in store.flush():
+            table.append(record, intake)
+        table.flush()
+
+    def save(store: TaskStatsStore, table: GroupsTable, start: int) -> dict[str, Any]:
+        names = table.cut()
+        append_row(run_dir / "checkpoints.jsonl", {"parts": {"start": start, "groups": names}})
+        table.confirm(names)
+        return store.snapshot(start=start, next_seq=0)
+
+    first, table = TaskStatsStore(pool), GroupsTable(run_dir, 1)
+    play(first, table, found[:saved])
+    state = save(first, table, 1)
+    play(first, table, found[saved:died])
+    second, table = TaskStatsStore(pool), GroupsTable(run_dir, 2)
+    second.load(state)
+    save(second, table, 2)
+    play(second, table, found[saved:])
+    again = TaskStatsStore(pool)
+    rows = records(read_table(run_dir, "groups"))
+    assert [intake for intake, _ in rows] == list(range(len(found)))
+    for _, record in rows:
+        again.settle(record)
+    assert repr(again.snapshot(start=2, next_seq=0)) == repr(second.snapshot(start=2, next_seq=0))
 
 
 def test_usage_and_empty_tables(tmp_path: Path) -> None:
