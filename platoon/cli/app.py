@@ -13,7 +13,7 @@ import cyclopts
 from rich.console import Console
 
 import platoon
-from platoon.cli import config, evaluate, listing, prepare, serve, tasks, train
+from platoon.cli import config, evaluate, listing, prepare, rollout, serve, tasks, train
 from platoon.config.problems import ConfigError
 
 USAGE, CONFIG, INTERRUPTED = 64, 78, 130
@@ -27,6 +27,7 @@ app = cyclopts.App(
 app.command(train.train)
 app.command(evaluate.evaluate, name="eval")
 app.command(prepare.prepare)
+app.command(rollout.rollout)
 app.command(serve.serve)
 server = cyclopts.App(name="server", help="One local Prefect server for this user.")
 for _name in ("start", "status", "stop"):

@@ -1,0 +1,57 @@
+"""`platoon rollout`: play one task once and show what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from platoon.cli.loading import load_config, log_to_stderr
+
+
+def rollout(
+    config: Path,
+    /,
+    *overrides: str,
+    task: str,
+    split: str | None = None,
+    output_dir: Path | None = None,
+    model: str | None = None,
+    model_path: str | None = None,
+    renderer: str | None = None,
+    json_output: bool = False,
+) -> int:
+    """Play one task with the policy of a configuration; 1 when the rollout has no valid score.
+
+    Parameters
+    ----------
+    config
+        The configuration file of a training run or an evaluation.
+    overrides
+        key=value or key+=item.
+    task
+        The task's id; in a mixture ENTRY::ID.
+    split
+        train plays with training's settings, any other with evaluation's.
+    output_dir
+        Where the records go; without it a new directory below runs/adhoc.
+    model
+        Another model than the configuration's.
+    model_path
+        A tinker:// path of sampler weights.
+    renderer
+        Another renderer than the configuration's.
+    json_output
+        Print a summary as JSON instead of a tree.
+    """
+    from platoon.cli.single import Asked, play, summary, tree
+
+    loaded = load_config(config, overrides)
+    log_to_stderr()
+    asked = Asked(task, split, output_dir, model, model_path, renderer)
+    episode, directory = asyncio.run(play(loaded, asked, sys.argv[1:]))
+    shown = summary(episode, task)
+    print(json.dumps(shown, indent=2, ensure_ascii=False) if json_output else tree(shown))
+    print(f"platoon: records in {directory}", file=sys.stderr)
+    return 0 if episode.outcome.status == "scored" else 1

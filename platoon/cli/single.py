@@ -1,0 +1,173 @@
+"""One rollout outside of a run: which policy, which settings, where its records go, what is shown of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from platoon.config import (
+    ConfigError,
+    EnvironmentConfig,
+    EvalRun,
+    Loaded,
+    RolloutConfig,
+    TrainRun,
+    lay,
+    rollout_settings,
+    run_directory,
+    workflow_settings,
+)
+from platoon.config.files import write_text
+from platoon.config.records import RESOLVED, dump_resolved, write_lock
+from platoon.gateway.dump import to_dict
+from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id, run_episode
+from platoon.rollout.route import build_route
+from platoon.train.policy import PolicySettings, open_policy
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asked for; None keeps the configuration's."""
+
+    task: str
+    split: str | None = None
+    output_dir: Path | None = None
+    model: str | None = None
+    model_path: str | None = None
+    renderer: str | None = None
+
+
+async def play(loaded: Loaded, asked: Asked, argv: Sequence[str] = ()) -> tuple[Episode, Path]:
+    """Play the task; the episode and the directory of its records. Raises ConfigError."""
+    config = loaded.config
+    entry, task_id = find_entry(config, asked.task)
+    split = asked.split or (config.split if isinstance(config, EvalRun) else "train")
+    phase: Literal["train", "eval"] = "train" if split == "train" else "eval"
+    route = build_route(entry, phase, task_id)
+    policy = policy_settings(config, asked)
+    directory = asked.output_dir or Path("runs") / "adhoc" / f"{stamp()}-{slug(asked.task)}"
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    own = {"return_dict": True, "train": False, "output_dir": str(directory / "rollouts")}
+    settings = lay(_settings(config, entry, split, phase), {**own, "model_name": policy.model_name})
+    dump_resolved(loaded, directory / RESOLVED)
+    write_lock(directory, argv)
+    request = EpisodeRequest(task_id, route, settings, new_rollout_id(task_id), asked.task)
+    async with open_policy(policy, _state_dir(config, policy, directory), f"rollout/{slug(asked.task)}") as opened:
+        episode = await run_episode(request, opened.gateway, opened.server)
+    if episode.collection is not None:
+        text = json.dumps(to_dict(episode.collection), ensure_ascii=False)
+        write_text(text + "\n", directory / "trajectory_collection.json")
+    return episode, directory
+
+
+def find_entry(config: TrainRun | EvalRun, task: str) -> tuple[EnvironmentConfig, str]:
+    """The entry that plays a task and the task's own id. In a mixture the id starts with `ENTRY::`."""
+    entries = config.environments
+    if not entries:
+        raise ConfigError("environments: the configuration has none to play")
+    if len(entries) == 1:
+        return entries[0], task
+    label, divider, task_id = task.partition("::")
+    for entry in entries:
+        if divider and entry.label == label:
+            return entry, task_id
+    labels = ", ".join(entry.label for entry in entries)
+    raise ConfigError(f"--task {task}: in a mixture write ENTRY::ID with one of the entries {labels}")
+
+
+def policy_settings(config: TrainRun | EvalRun, asked: Asked) -> PolicySettings:
+    """The policy of the configuration with the command line's changes. ConfigError without a renderer."""
+    source = config.train if isinstance(config, TrainRun) else config.inference
+    renderer = asked.renderer or source.renderer_name
+    if renderer is None:
+        raise ConfigError("inference.renderer_name: missing; set it, or give --renderer")
+    weights = asked.model_path
+    if weights is None and isinstance(config, EvalRun):
+        weights = config.inference.model_path
+    return PolicySettings(
+        model_name=asked.model or source.model_name,
+        renderer_name=renderer,
+        renderer_kwargs=source.renderer_kwargs,
+        weights=weights,
+        context_window_length=source.context_window_length,
+        sample_timeout_seconds=source.sample_timeout_seconds,
+        tinker_base_url=config.tinker_base_url,
+        sampling_seed=config.train.sampling_seed if isinstance(config, TrainRun) else None,
+    )
+
+
+def _settings(
+    config: TrainRun | EvalRun, entry: EnvironmentConfig, split: str, phase: Literal["train", "eval"]
+) -> RolloutConfig:
+    if isinstance(config, EvalRun):
+        return rollout_settings(config.inference, entry, split)
+    return workflow_settings(config, entry, phase).rollout_config
+
+
+def _state_dir(config: TrainRun | EvalRun, policy: PolicySettings, directory: Path) -> Path:
+    """Where an embedded service keeps its weights: the run's when its weights are asked for."""
+    if isinstance(config, TrainRun) and policy.weights is not None:
+        return run_directory(config) / "service"
+    return directory / "service"
+
+
+def stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def slug(task: str) -> str:
+    """A task's id as part of a directory's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.")[-60:].lstrip("-.") or "task"
+
+
+def summary(episode: Episode, task: str) -> dict[str, Any]:
+    """`{id, task, agents, total_steps, max_depth, reward, outcome, error}` of a rollout."""
+    collection = episode.collection
+    trajectories = collection.trajectories if collection is not None else {}
+    depths = collection.depths() if collection is not None else {}
+    agents = []
+    for key, trajectory in trajectories.items():
+        parent = trajectory.parent_info.id if trajectory.parent_info is not None else None
+        role = trajectory.misc.get("role") or ("root" if parent is None else "child")
+        own = trajectory.misc.get("outcome")
+        agents.append(
+            {
+                "id": key,
+                "parent": parent,
+                "depth": depths[key],
+                "role": role,
+                "goal": trajectory.task.goal if trajectory.task is not None else None,
+                "steps": len(trajectory.steps),
+                "reward": trajectory.reward if own is None or own.get("status") == "scored" else None,
+                "outcome": own.get("status") if own is not None else None,
+                "error": trajectory.error_message,
+            }
+        )
+    return {
+        "id": collection.id if collection is not None else None,
+        "task": task,
+        "agents": agents,
+        "total_steps": sum(len(trajectory.steps) for trajectory in trajectories.values()),
+        "max_depth": max(depths.values(), default=0),
+        "reward": episode.outcome.reward,
+        "outcome": episode.outcome.status,
+        "error": episode.error,
+    }
+
+
+def tree(shown: dict[str, Any]) -> str:
+    """The summary as an indented tree of agents."""
+    score = f"reward {shown['reward']:g}" if shown["reward"] is not None else "no reward"
+    lines = [f"{shown['task']}: {shown['outcome']}, {score}, {shown['total_steps']} steps"]
+    for agent in shown["agents"]:
+        goal = " ".join((agent["goal"] or "").split())
+        lines.append(f"{'  ' * (agent['depth'] + 1)}{agent['role']} ({agent['steps']} steps) {goal[:100]}")
+    if shown["error"]:
+        lines.append(f"  error: {shown['error']}")
+    return "\n".join(lines)
