@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from platoon.config.entries import AgentsConfig, OnHarnessExit
 from platoon.config.rollout import RolloutConfig
@@ -67,6 +67,7 @@ class Play:
     program: str = "single"
     agents: AgentsConfig = field(default_factory=AgentsConfig)
     on_harness_exit: OnHarnessExit = field(default_factory=OnHarnessExit)
+    on_context_overflow: Literal["grade", "exclude"] = "grade"
     max_steps: int | None = None
     rollout: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,6 +82,7 @@ class Play:
             program=self.program,
             agents=self.agents,
             on_harness_exit=self.on_harness_exit,
+            on_context_overflow=self.on_context_overflow,
             made_service=made,
         )
 
