@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -333,3 +336,27 @@ async def test_a_model_can_begin_with_a_load(tmp_path: Path) -> None:
         )
         refused = await raw.http.post("/api/v1/load_weights", json={**body, "model_seq_id": 1, "path": "tinker://no"})
         assert refused.status_code == 404
+
+
+async def test_compressed_bodies_are_read_and_unreadable_ones_refused(tmp_path: Path) -> None:
+    async with raw_service(tmp_path) as raw:
+        model_id = await raw.model()
+        packed = zstandard.ZstdCompressor().compress(json.dumps(train_body(model_id, 1, [1, 2, 3])).encode())
+
+        async def send(content: bytes, encoding: str) -> httpx.Response:
+            headers = {"content-encoding": encoding}
+            return await raw.http.post("/api/v1/forward_backward", content=content, headers=headers)
+
+        for content, encoding, said in ((packed[:-4], "zstd", "cannot be unpacked"), (packed, "gzip", "not supported")):
+            refused = await send(content, encoding)
+            assert (refused.status_code, said in refused.text) == (400, True), refused.text
+        assert (await send(packed, "zstd")).status_code == 200
+        assert "loss:sum" in (await raw.result(f"{model_id}:1"))["metrics"]
+
+
+async def test_clones_of_a_sampling_session_get_numbers_of_their_own(tmp_path: Path) -> None:
+    async with raw_service(tmp_path) as raw:
+        body = {"session_id": await raw.session(), "sampling_session_seq_id": 0, "base_model": NAME}
+        join = {"sampling_session_id": (await raw.post("create_sampling_session", body))["sampling_session_id"]}
+        counters = [(await raw.post("join_sampling_session", join))["client_counter"] for _ in range(3)]
+        assert counters == [1, 2, 3]

@@ -6,16 +6,22 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
+from platoon.service.__main__ import listen
+from platoon.service.engines import load_engine
+from platoon.service.numpy_engine.shape import initial
+from platoon.service.numpy_engine.shipped import write_model
 from platoon.train.local_service import LocalServiceError, local_service
-from tests.service.small import NAME
+from tests.service.small import NAME, SHAPE
 
 PARENT = """
 import asyncio, os, pathlib, sys, threading
@@ -53,11 +59,13 @@ def test_killing_the_parent_ends_the_service(tmp_path: Path, parts: dict[str, st
     command = [sys.executable, "-c", PARENT.format(**parts), str(tmp_path), NAME]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        url = parent.stdout.readline().strip()
-        assert httpx.get(f"{url}/api/v1/healthz").json() == {"status": "ok"}
-        [child] = children(parent.pid)
-        handle = os.pidfd_open(child)
-        parent.kill()
+        try:
+            url = parent.stdout.readline().strip()
+            assert httpx.get(f"{url}/api/v1/healthz").json() == {"status": "ok"}
+            [child] = children(parent.pid)
+            handle = os.pidfd_open(child)
+        finally:
+            parent.kill()
         ended, _, _ = select.select([handle], [], [], 10.0)
         os.close(handle)
         assert ended, "the service still runs 10 s after its parent was killed"
@@ -115,3 +123,20 @@ def test_a_server_that_is_told_to_stop_exits_cleanly(tmp_path: Path) -> None:
         assert "training service on http://127.0.0.1:" in server.stdout.readline()
         server.send_signal(signal.SIGTERM)
         assert server.wait(10) in (0, -signal.SIGTERM)
+
+
+def test_answers_are_not_held_back_by_the_kernel() -> None:
+    """asyncio switches Nagle's algorithm off only where the socket says that it is TCP."""
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_engines_by_directory_and_by_function(tmp_path: Path) -> None:
+    small = load_engine(NAME)
+    write_model(tmp_path, SHAPE, np.asarray(initial(SHAPE, 1), np.float32))
+    from_disk = load_engine(str(tmp_path))
+    assert (from_disk.model_name, from_disk.vocab_size) == (str(tmp_path), small.vocab_size)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load_engine("tests.service.small:missing")
+    with pytest.raises(ValueError, match="it has platoon-tiny"):
+        load_engine("another/model")
