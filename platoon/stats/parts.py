@@ -39,7 +39,7 @@ class TableFormat:
 
 
 class PartWriter:
-    """Collects one start's rows. Not for two processes at once: the run directory has one owner."""
+    """Collects one start's rows. For one thread of one process: the run directory has one owner."""
 
     def __init__(self, run_dir: Path, start: int, table: TableFormat) -> None:
         """Removes parts under this start number: their process died before it recorded the start."""
@@ -104,9 +104,9 @@ class PartWriter:
 def line_parts(run_dir: Path, table: TableFormat) -> list[Path]:
     """Parts of the run's line, oldest first. ValueError when a checkpoint names one that is missing."""
     directory = run_dir / table.directory
+    listed, newest = _listed(run_dir, table.name)  # before the directory: a row's parts are there when it is
     files = directory.iterdir() if directory.is_dir() else ()
     found = {path.name: (numbers, path) for path in files if (numbers := _numbers(path))}
-    listed, newest = _listed(run_dir, table.name)
     for name in sorted(listed - found.keys()):
         raise ValueError(f"{run_dir}/checkpoints.jsonl names {table.directory}/{name}, which is missing; restore it")
     kept = {name for name, (numbers, _) in found.items() if name in listed or numbers[0] >= newest}

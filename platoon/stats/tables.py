@@ -17,6 +17,7 @@ import pyarrow as pa
 from platoon.stats.parts import PartWriter, TableFormat, line_parts
 from platoon.stats.schema import GroupRecord, MemberResult
 
+_READS = 5
 TableName = Literal["groups", "metrics", "usage"]
 
 _VERSIONS = pa.list_(pa.struct([("policy", pa.string()), ("oldest", pa.int64()), ("newest", pa.int64())]))
@@ -178,8 +179,13 @@ def read_table(run_dir: Path, name: TableName) -> pl.DataFrame:
         raise ValueError(f"no table {name!r}: platoon keeps {', '.join(FORMATS)}")
     table = FORMATS[name]
     empty = pl.DataFrame(pl.from_arrow(table.schema.empty_table()))
-    frames = [pl.read_parquet(path) for path in line_parts(run_dir, table)]
-    return pl.concat([empty, *frames], how="diagonal_relaxed")
+    for _ in range(_READS):
+        try:
+            frames = [pl.read_parquet(path) for path in line_parts(run_dir, table)]
+        except FileNotFoundError:
+            continue  # the run has just joined parts into one
+        return pl.concat([empty, *frames], how="diagonal_relaxed")
+    raise ValueError(f"{run_dir / table.directory} kept changing while it was read; try again")
 
 
 def records(groups: pl.DataFrame) -> list[tuple[int, GroupRecord]]:

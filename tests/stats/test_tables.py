@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,30 @@ def test_statistics_recomputed_from_the_group_table_agree_with_those_resumed(
     for _, record in rows:
         again.settle(record)
     assert repr(again.snapshot(start=2, next_seq=0)) == repr(second.snapshot(start=2, next_seq=0))
+
+
+def test_a_run_can_be_read_while_it_writes(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        table = MetricsTable(tmp_path, 1)
+        for step in range(60):
+            table.append(step, {"a": 1.0})
+            table.flush()
+            if step % 3 == 2:
+                save(tmp_path, table, 1)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = 0
+    while not done.is_set():
+        found = steps(tmp_path)
+        assert found == list(range(len(found)))
+        assert len(found) >= seen
+        seen = len(found)
+    writer.join()
+    assert steps(tmp_path) == list(range(60))
 
 
 def test_usage_and_empty_tables(tmp_path: Path) -> None:
