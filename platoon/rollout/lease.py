@@ -110,6 +110,7 @@ class RolloutLease:
         self._unused = 0
         if self._permits is not None:
             self._permits.close()
+            self._permits.on_grant = None  # the two would keep each other alive until the collector comes
         self._started.set()
         self._hooks.released()
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from platoon.draw.dispatcher import Dispatcher
-from platoon.draw.gauges import BlockedShares, Gauge
 from platoon.draw.permits import PermitPool
 from platoon.draw.pool import PoolRow
 from platoon.draw.records import Draw, Drawn, Key, Record, Wait
+from platoon.draw.traffic import Traffic, configured_rollouts
 from platoon.rollout.lease import LeaseHooks, RolloutLease, lease_scope
 from platoon.stats.schema import Fate
 
@@ -115,19 +115,17 @@ class DispatchDriver(Generic[OutputT]):
         self._options = options
         self.hooks: DispatchHooks[OutputT] = hooks or DispatchHooks()
         self._clock = options.clock
-        now = self._clock()
-        self.blocked = BlockedShares(now)
-        self.groups_in_flight = Gauge(now)
-        self.rollouts_in_flight = Gauge(now)
-        self.permits_held = Gauge(now)
+        sizes = {dispatcher.settings.size_of(entry) for entry in dispatcher.pool.by_entry}
+        configured = configured_rollouts(options.max_concurrent_rollouts, sizes, rolling=options.rolling)
+        self.traffic = Traffic(self._clock(), configured)
         self._results: dict[Key, Settled[OutputT]] = {}  # settled and without a fate, in settle order
         self._queue: deque[Settled[OutputT]] = deque()
-        self._waits: list[float] = []  # seconds of each take since the last metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._arrived = asyncio.Event()
         self._starting: RolloutLease | None = None
         self._idle = False
+        self._over_budget = False
         self._running = False
         self._ended = False
         self._failure: BaseException | None = None
@@ -144,7 +142,7 @@ class DispatchDriver(Generic[OutputT]):
     async def run(self) -> None:
         """Start groups until stopped, then wait for `close` and cancel what still runs. Raises what a hook raised."""
         self._running = True
-        self.blocked = BlockedShares(self._clock())
+        self.traffic.blocked_shares(self._clock())  # shares are of the time from here on
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._dispatch(tasks)
@@ -189,7 +187,10 @@ class DispatchDriver(Generic[OutputT]):
 
     async def _dispatch(self, tasks: asyncio.TaskGroup) -> None:
         while not self._halted:
+            before = self._clock()
             decision = self.dispatcher.choose()
+            if decision.records:
+                self.traffic.decisions.add(self._clock() - before)
             self._report(decision.records)
             if not isinstance(decision, Wait):
                 await self._start_group(tasks, decision.draw)
@@ -197,16 +198,16 @@ class DispatchDriver(Generic[OutputT]):
             self._wake.clear()
             self._idle = True
             self._arrived.set()
-            self.blocked.wait(decision.reason, self._clock())
+            self.traffic.blocked.wait(decision.reason, self._clock())
             await self._wake.wait()
             self._idle = False
-            self.blocked.go(self._clock())
+            self.traffic.blocked.go(self._clock())
 
     async def _start_group(self, tasks: asyncio.TaskGroup, draw: Draw) -> None:
         lease = self._lease(draw)
         if not lease.startable:
             self._starting = lease
-            self.blocked.wait("permits", self._clock())
+            self.traffic.blocked.wait("permits", self._clock())
             try:
                 await lease.ready()
             except asyncio.CancelledError:
@@ -215,12 +216,12 @@ class DispatchDriver(Generic[OutputT]):
                 raise
             finally:
                 self._starting = None
-                self.blocked.go(self._clock())
+                self.traffic.blocked.go(self._clock())
         if self._halted:
             lease.release()
             self.dispatcher.put_back(draw.key)
             return
-        self.groups_in_flight.add(1, self._clock())
+        self.traffic.groups.add(1, self._clock())
         task = tasks.create_task(self._group(draw, lease), name=f"group-{draw.start}-{draw.seq}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -239,10 +240,14 @@ class DispatchDriver(Generic[OutputT]):
         )
 
     def _permits_changed(self, change: int) -> None:
-        self.permits_held.add(change, self._clock())
+        self.traffic.permits.add(change, self._clock())
 
     def _block(self, change: int) -> None:
-        self.rollouts_in_flight.add(change, self._clock())
+        self.traffic.rollouts.add(change, self._clock())
+        budget = self.permits.capacity
+        if self.traffic.rollouts.value > budget and not self._over_budget:
+            self._over_budget = True
+            logger.warning("more rollouts run than max_concurrent_rollouts: %d allows; await each in its block", budget)
 
     async def _group(self, draw: Draw, lease: RolloutLease) -> None:
         began = self._clock()
@@ -265,7 +270,7 @@ class DispatchDriver(Generic[OutputT]):
             error = f"{type(failure).__name__}: {failure}"
         finally:
             lease.release()  # before the group settles, or the wake-up finds nothing free
-            self.groups_in_flight.add(-1, self._clock())
+            self.traffic.groups.add(-1, self._clock())
         self._settle(Settled(draw, output, error, self._clock() - began))
 
     def _settle(self, settled: Settled[OutputT]) -> None:
@@ -299,7 +304,7 @@ class DispatchDriver(Generic[OutputT]):
                 settled = self._queue.popleft()
                 self.dispatcher.dequeued(settled.key)
                 self._wake.set()
-                self._waits.append(self._clock() - since)
+                self.traffic.takes.add(self._clock() - since)
                 return settled
             if self._idle and not self._wake.is_set() and not self.dispatcher.running:
                 raise DriverEnded(f"no group runs and none can start: {self.dispatcher.describe()}")
@@ -349,32 +354,15 @@ class DispatchDriver(Generic[OutputT]):
 
     def in_flight(self) -> dict[str, float]:
         """Time-weighted counts since the last call; keys as under `rollout_client/`."""
-        now = self._clock()
-        rollouts, most_rollouts, seconds = self.rollouts_in_flight.window(now)
-        groups, most_groups, _ = self.groups_in_flight.window(now)
-        waits, self._waits = self._waits, []
-        metrics = {
-            "rollouts_in_flight_mean": rollouts,
-            "rollouts_in_flight_max": float(most_rollouts),
-            "groups_in_flight_mean": groups,
-            "groups_in_flight_max": float(most_groups),
-            "permits_held_mean": self.permits_held.window(now)[0],
-            "window_seconds": seconds,
-            "trainer_queue_dequeues": float(len(waits)),
-        }
-        if waits:
-            metrics["trainer_queue_wait_seconds_total"] = sum(waits)
-            metrics["trainer_queue_wait_seconds_mean"] = sum(waits) / len(waits)
-            metrics["trainer_queue_wait_seconds_max"] = max(waits)
-            metrics["trainer_queue_ready_fraction"] = sum(wait < 1e-3 for wait in waits) / len(waits)
-        return metrics
+        return self.traffic.in_flight(self._clock())
 
     def blocked_shares(self) -> dict[str, float]:
         """Share of the time since the last call in which nothing could start, by reason."""
-        return {f"dispatch/blocked_share/{name}": share for name, share in self.blocked.window(self._clock()).items()}
+        return self.traffic.blocked_shares(self._clock())
 
     def _report(self, records: Iterable[Record]) -> None:
         for record in records:
+            self.traffic.note(record)
             self.hooks.on_event(record.event())
             if isinstance(record, Drawn):
                 self.hooks.on_draw(record.draw)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platoon.draw.records import Key
+from platoon.draw.pool import PoolRow
+from platoon.draw.records import Draw, Key
+from platoon.rollout.lease import RolloutLease
 from platoon.stats.schema import Fate
 from platoon.train.dispatch import DispatchDriver, DispatchHooks, DriverOptions, DriverState, KeptGroup
 from tests.train.dispatching import Gates, Output, Run, driver_of, driving, fates, journal, through_json, turns
@@ -82,20 +86,28 @@ async def test_a_state_that_does_not_read_leaves_the_driver_usable() -> None:
         assert gates.began == [6, 7, 8, 9]
 
 
-async def test_outputs_are_released_once_trained() -> None:
-    gates = Gates()
-    driver = driver_of(Run(tasks=500, ahead=0, steps=200).dispatcher(), gates)
+async def test_a_thousand_steps_leave_memory_flat() -> None:
+    async def workflow(draw: Draw, row: PoolRow, lease: RolloutLease) -> Output | None:
+        async with lease.rollout(0):
+            return [row.task_id * 200]
+
+    driver = driver_of(Run(tasks=50, ahead=1, steps=1_001, limits={"a": 1}, labels="ab").dispatcher(), workflow)
     async with driving(driver):
-        for step in range(200):
-            gates.end(2 * step)
-            gates.end(2 * step + 1)
+        used: list[int] = []
+        for step in range(1_000):
             groups = [await driver.take() for _ in range(2)]
             driver.commit(fates(group.key for group in groups))
             driver.step_started(step + 1)
-            assert driver.state().kept == ()
-            assert driver.state().dispatch["outstanding"] == []
-            await turns(5)
-        assert driver.in_flight()["trainer_queue_dequeues"] == 400.0
+            del groups
+            if step == 200:
+                tracemalloc.start()
+            if step % 100 == 0 and step > 200:
+                driver.in_flight()
+                gc.collect()
+                used.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert max(used) - used[0] < 5_000, "what was trained is forgotten"
+        assert len(driver.state().dispatch["outstanding"]) <= 2 + 4 * 2 + 4
 
 
 class Ledger:
