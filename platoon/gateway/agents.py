@@ -87,16 +87,15 @@ class CallRecord:
     end: float
 
 
-@dataclass
+@dataclass(eq=False)
 class RolloutRecord:
     """What all agents of a rollout share."""
 
     rollout_id: str
     interactions: Interactions = field(default_factory=Interactions)
     timeline: RolloutTimeline = field(default_factory=RolloutTimeline)
-    opened: int = 0
     minted: int = 0
-    __hash__ = object.__hash__
+    closed: bool = False
 
 
 @dataclass(eq=False)

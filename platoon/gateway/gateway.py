@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from platoon.gateway.agents import BUDGET_STOPS, AgentSession, CallRecord, CallSlot, OpenAgent, RolloutRecord, new_agent
+from platoon.gateway.continuation import Continuation, conversation_tail, text_after_reply, text_tail
 from platoon.gateway.errors import (
     AgentClosedError,
     AgentLimitError,
@@ -60,7 +61,10 @@ class PreparedCall:
 
 
 class ModelGateway:
-    """One policy's gateway; all its methods run on one event loop. Context and lengths count tokens."""
+    """One policy's gateway; all its methods run on one event loop. Context and lengths count tokens.
+
+    `continuation`: how a prompt is recognised as the continuation of a recorded call; see `continuation.py`.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class ModelGateway:
         sampling_seed: int | None = None,
         max_minted_agents: int = 64,
         policy: str = "main",
+        continuation: Continuation = "text",
     ) -> None:
         if isinstance(sample_timeout_seconds, bool) or not 0 < sample_timeout_seconds < math.inf:
             raise ValueError(f"sample_timeout_seconds is {sample_timeout_seconds!r}; expected a finite number above 0")
@@ -90,6 +95,7 @@ class ModelGateway:
         self.sampling_seed = sampling_seed
         self.max_minted_agents = max_minted_agents
         self.policy = policy
+        self.continuation = continuation
         self._defaults = SamplingParams(max_tokens, temperature, top_p, top_k, renderer.stop)
         self._policy = (sampler, version)
         # Rollouts live as long as one of their agents is referenced, so a closed one stays readable by its owner.
@@ -120,7 +126,7 @@ class ModelGateway:
         if parent is not None:
             self._check_parent(parent, request)
         rollout = self._rollouts.get(request.rollout_id)
-        if rollout is None:
+        if rollout is None or rollout.closed:
             rollout = RolloutRecord(request.rollout_id, timeline=request.timeline or RolloutTimeline())
             self._rollouts[request.rollout_id] = rollout
         agent = new_agent(request, rollout)
@@ -187,7 +193,7 @@ class ModelGateway:
         for agent in agents:
             self.close_agent(agent)
         if agents:
-            agents[0].rollout.minted = 0
+            agents[0].rollout.closed = True
         return agents
 
     def interactions(self, rollout_id: str) -> Interactions:
@@ -260,14 +266,7 @@ class ModelGateway:
         started = time.perf_counter()
         with _Counted(agent, caller_faults=True):
             read = read_request(request)
-            text = self.renderer.render(read.messages, read.tools, **read.switches)
-            tail = agent.tails.match(text)
-            if tail is None:
-                prompt = suffix = self.renderer.encode(text)
-            else:
-                before = agent.interactions.prompt(tail.call_id)
-                suffix = self.renderer.encode(text[tail.length :])
-                prompt = [*before.tolist(), *agent.interactions[tail.call_id].tokens_A.tolist(), *suffix]
+            text, prompt, suffix, continues = self._render(agent, read)
             params = self._params(agent, read, kind, len(prompt))
             agent.calls_started += 1
             return PreparedCall(
@@ -275,10 +274,27 @@ class ModelGateway:
                 prompt_text=text,
                 prompt=prompt,
                 suffix=suffix,
-                continues=None if tail is None else tail.call_id,
+                continues=continues,
                 params=params,
                 seconds=time.perf_counter() - started,
             )
+
+    def _render(self, agent: AgentSession, read: RenderRequest) -> tuple[str, list[int], list[int], str | None]:
+        """(text, prompt ids, ids after the continued call, that call's id or None)."""
+        text = self.renderer.render(read.messages, read.tools, **read.switches)
+        tail = agent.tails.by_text(text)
+        rest = None if tail is None else text[tail.length :]
+        if tail is None and self.continuation == "conversation":
+            tail = agent.tails.by_conversation(read)
+            if tail is not None:
+                end = agent.interactions[tail.call_id].tokens_A[-1:].tolist()
+                rest = text_after_reply(self.renderer, read, tail, self.renderer.decode(end))
+        if tail is None or rest is None:
+            prompt = self.renderer.encode(text)
+            return text, prompt, prompt, None
+        suffix = self.renderer.encode(rest)
+        recorded = agent.interactions[tail.call_id].tokens_A.tolist()
+        return text, [*agent.interactions.prompt(tail.call_id).tolist(), *recorded, *suffix], suffix, tail.call_id
 
     def _params(self, agent: AgentSession, read: RenderRequest, kind: CallKind, prompt_tokens: int) -> SamplingParams:
         as_kind: CallKind = "policy" if kind == "aux" and agent.policy_only else kind
@@ -414,7 +430,11 @@ class ModelGateway:
         if last is not None and prepared.continues != last:
             agent.prefix_breaks += 1
         text = prepared.prompt_text + self.renderer.decode(response.tokens)
-        agent.tails.add(response.call_id, text, prepared.continues)
+        if self.continuation == "conversation":
+            tail = conversation_tail(response.call_id, text, prepared.request, response.message)
+        else:
+            tail = text_tail(response.call_id, text)
+        agent.tails.add(tail, prepared.continues)
         if kind == "policy":
             agent.policy_calls += 1
             agent.call_tally.recorded += 1

@@ -22,7 +22,7 @@ def clean_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _clean(message: Message, index: int) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+    if not (type(message) is dict or isinstance(message, Mapping)) or not isinstance(message.get("role"), str):
         raise RenderError(f"messages[{index}] is not an object with a string role")
     cleaned = dict(message)
     content = cleaned.get("content")

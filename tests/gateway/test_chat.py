@@ -87,16 +87,43 @@ async def test_tokens_that_are_no_text_stay_what_they_were() -> None:
     assert bytes(broken) in bytes(t for t in gateway.interactions("r").prompt(second.call_id) if t < 256)
 
 
-async def test_a_template_that_drops_old_reasoning_breaks_the_prefix_every_turn() -> None:
-    script = [f"<think>\nthought {i}\n</think>\n\nreply {i}" for i in range(6)]
-    gateway = make_gateway(script, renderer_kwargs={"preserve_thinking": False})
+@pytest.mark.parametrize(("continuation", "breaks"), [("text", 5), ("conversation", 0)])
+async def test_a_template_that_drops_old_reasoning(continuation: str, breaks: int) -> None:
+    """By text the prefix breaks every turn; by conversation all turns are one sequence of recorded tokens."""
+    script = [f"<think>\nthought {i}\n</think>\n\nreply {i}\n" for i in range(6)]
+    gateway = make_gateway(script, renderer_kwargs={"preserve_thinking": False}, continuation=continuation)
     agent = gateway.open_agent(OpenAgent("r"))
     messages = list(HELLO)
     for i in range(6):
         response = await gateway.chat(agent, ChatRequest(messages))
-        messages += [response.message, {"role": "user", "content": f"turn {i}"}]
-    assert agent.prefix_breaks == 5
-    assert all(call.continues is None for call in gateway.interactions("r").values())
+        messages += [{"role": "assistant", "content": response.message["content"]}]
+        messages += [{"role": "user", "content": f"turn {i}"}]
+    calls = gateway.interactions("r")
+    assert agent.prefix_breaks == breaks
+    assert sum(call.continues is None for call in calls.values()) == breaks + 1
+    if continuation == "conversation":
+        told = toy_tokenizer().decode(calls.prompt(response.call_id).tolist())
+        turns = "".join(
+            f"{script[i]}<|im_end|>\n<|im_start|>user\nturn {i}<|im_end|>\n<|im_start|>assistant\n" for i in range(5)
+        )
+        assert told == f"<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n{turns}"
+
+
+async def test_a_conversation_that_was_changed_is_not_continued() -> None:
+    gateway = make_gateway(lambda prompt: "<think>\nhm\n</think>\n\nyes ", continuation="conversation")
+    agent = gateway.open_agent(OpenAgent("r"))
+    first = await gateway.chat(agent, ChatRequest(HELLO))
+    reply = {"role": "assistant", "content": first.message["content"]}
+    after = {"role": "user", "content": "and?"}
+    for messages, tools in (
+        ([*HELLO, {**reply, "content": "no"}, after], None),
+        ([{"role": "user", "content": "hi"}, reply, after], None),
+        ([*HELLO, reply, after], TOOLS),
+    ):
+        other = await gateway.chat(agent, ChatRequest(messages, tools))
+        assert agent.interactions[other.call_id].continues is None
+    same = await gateway.chat(agent, ChatRequest([*HELLO, reply, after]))
+    assert agent.interactions[same.call_id].continues == first.call_id
 
 
 async def test_tool_calls_are_emitted_with_json_arguments() -> None:
@@ -271,6 +298,9 @@ async def test_closing() -> None:
     assert gateway.close_rollout("r") == [root, child]
     assert gateway.close_rollout("r") == []
     assert len(gateway.interactions("r")) == 1, "readable while an agent is referenced"
+    again = gateway.open_agent(OpenAgent("r"))
+    assert len(again.interactions) == 0, "a rollout id used again starts anew"
+    gateway.close_rollout("r")
     with pytest.raises(AgentClosedError):
         gateway.agent_of(root.secret)
     with pytest.raises(UnknownAgentError):
