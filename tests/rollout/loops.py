@@ -94,3 +94,8 @@ async def annotates(ctx: AgentContext) -> AgentResult:
     ctx.annotate_step(thought="b", reward_misc={"reward/style": 0.5})
     ctx.task.goal = "another goal"
     return AgentResult("completed", final_message="bye")
+
+
+async def gives_no_answer(ctx: AgentContext) -> AgentResult:
+    await ctx.chat(SAY)
+    return AgentResult()
