@@ -87,9 +87,9 @@ def client_round(url: str, model: str) -> None:
     refusal = ""
     try:
         client.forward_backward([weighted], "no_such_loss").result()
-    except Exception as error:  # its class differs between versions
+    except Exception as error:  # class and place of the check differ between versions
         refusal = str(error)
-    assert "unknown loss function 'no_such_loss'" in refusal, refusal
+    assert "no_such_loss" in refusal, refusal
 
 
 def environment(version: str, root: Path) -> Path:
