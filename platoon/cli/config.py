@@ -8,9 +8,8 @@ from typing import Literal
 
 import cyclopts
 
-from platoon.cli.components import component_problems
 from platoon.cli.loading import load_config
-from platoon.config import ConfigError, Loaded
+from platoon.config import ConfigError
 from platoon.config.records import to_yaml
 from platoon.config.secrets import without_secrets
 
@@ -54,6 +53,8 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
     tasks
         Also list the tasks that training (or the evaluation) would draw.
     """
+    from platoon.cli.components import component_problems
+
     overrides = [item for item in files if "=" in item and not Path(item).is_file()]
     paths = [Path(item) for item in files if item not in overrides]
     if not paths:
@@ -66,7 +67,9 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
             loaded = load_config(path, overrides, kind)
             problems = component_problems(loaded) if resolve else []
             if tasks and not problems:
-                problems, lines = _list_tasks(loaded)
+                from platoon.cli.listed import list_tasks
+
+                problems, lines = list_tasks(loaded)
         except ConfigError as error:
             problems = error.problems
         print(f"FAIL {path}" if problems else f"ok {path} ({loaded.kind})")
@@ -74,9 +77,3 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
             print("  " + line.replace("\n", "\n  "))
         failed = failed or bool(problems)
     return 78 if failed else 0
-
-
-def _list_tasks(loaded: Loaded) -> tuple[list[str], list[str]]:
-    from platoon.cli.listed import list_tasks
-
-    return list_tasks(loaded)

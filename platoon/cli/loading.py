@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from platoon.config import Loaded, add_project_path, load
-from platoon.envs.named import NamedEnvironments
 
 
 def load_config(path: Path, overrides: Sequence[str], kind: Literal["auto", "train", "eval"] = "auto") -> Loaded:
     """Load a file with its named environments; its directory can be imported from. Raises ConfigError."""
+    from platoon.envs.named import NamedEnvironments
+
     add_project_path(path)
     return load(path, overrides, kind=kind, resolver=NamedEnvironments())
 
