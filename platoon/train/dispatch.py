@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from platoon.draw.permits import PermitPool
 from platoon.draw.pool import PoolRow
 from platoon.draw.records import Draw, Drawn, Key, Record, Wait
 from platoon.draw.traffic import Traffic, configured_rollouts
+from platoon.extensions.boundary import Boundary
 from platoon.rollout.lease import LeaseHooks, RolloutLease, lease_scope
 from platoon.stats.schema import Fate
 
@@ -150,12 +152,9 @@ class DispatchDriver(Generic[OutputT]):
                 for task in self._tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
-            self._failure = group.exceptions[0] if len(group.exceptions) == 1 else group
-            raise self._failure from None
-        except BaseException as failure:
-            self._failure = failure
-            raise
+            raise (group.exceptions[0] if len(group.exceptions) == 1 else group) from None
         finally:
+            self._failure = sys.exception()
             self._ended = True
             self._arrived.set()
 
@@ -254,20 +253,17 @@ class DispatchDriver(Generic[OutputT]):
         output: OutputT | None = None
         error: str | None = None
         try:
-            with lease_scope(lease):
+            with lease_scope(lease), Boundary("program") as caught:  # whatever it raises fails its group only
                 output = await self._run_group(draw, self.dispatcher.pool[draw.row_index], lease)
+            if isinstance(caught.error, self._options.fatal):
+                raise caught.error
             if output is None:
-                error = "the group's workflow returned nothing"
+                error = caught.text or "the group's workflow returned nothing"
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # the run cancels this group; anything else inside it failed
             error = f"cancelled inside the group: {cancelled}"
-        except self._options.fatal:
-            raise
-        except Exception as failure:  # a workflow is foreign code: whatever it raises fails its group only
-            logger.exception("group %s of task %s failed", draw.key, draw.task_id)
-            error = f"{type(failure).__name__}: {failure}"
         finally:
             lease.release()  # before the group settles, or the wake-up finds nothing free
             self.traffic.groups.add(-1, self._clock())
@@ -277,6 +273,8 @@ class DispatchDriver(Generic[OutputT]):
         if settled.seconds > 60:
             level = logging.WARNING if settled.seconds > 120 else logging.INFO
             logger.log(level, "group %s of task %s took %.0f s", settled.key, settled.draw.task_id, settled.seconds)
+        if settled.error is not None:
+            logger.error("group %s of task %s failed: %s", settled.key, settled.draw.task_id, settled.error)
         self.hooks.on_settle(settled)
         self.dispatcher.settled(settled.key)
         self._results[settled.key] = settled
