@@ -22,6 +22,7 @@ from typing import Any, Literal, cast
 Kind = Literal["weights", "sampler_weights"]
 KINDS = ("weights", "sampler_weights")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+-]{0,149}")
+OURS = re.compile(r"[0-9a-f]{32}(\.json)?")
 LOCK_SECONDS = 10.0
 
 
@@ -70,7 +71,6 @@ class CheckpointStore:
         self._open()
 
     def _open(self) -> None:
-        shutil.rmtree(self.root / "partial", ignore_errors=True)
         for name in ("partial", "data", "records"):
             (self.root / name).mkdir(exist_ok=True)
         for file in (self.root / "records").glob("*.json"):
@@ -80,9 +80,9 @@ class CheckpointStore:
                 raise ValueError(f"{file} is not a checkpoint record; move it away: {error}") from error
             self._records[checkpoint.model_id, checkpoint.kind, checkpoint.name] = checkpoint
         named = {checkpoint.data for checkpoint in self._records.values()}
-        for folder in (self.root / "data").iterdir():
-            if folder.name not in named:
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in [*(self.root / "data").iterdir(), *(self.root / "partial").iterdir()]:
+            if OURS.fullmatch(folder.name) and folder.name not in named:  # never what somebody else put here
+                _remove(folder)
 
     def close(self) -> None:
         os.close(self._lock_file)
@@ -168,6 +168,13 @@ class CheckpointStore:
 def new_checkpoint(model_id: str, kind: Kind, name: str, **more: Any) -> Checkpoint:
     """A record for `CheckpointStore.save`, which fills in its data directory and size."""
     return Checkpoint(model_id, kind, name, data="", size_bytes=0, created=time.time(), **more)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> int:

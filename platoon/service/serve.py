@@ -35,7 +35,7 @@ class ReadyServer(uvicorn.Server):
 def serve(model: str, state: Path, listener: socket.socket, *, key: str | None, ready: Path | None) -> None:
     """Serve `model` on the listening socket; checkpoints live below `state`. ValueError for an unknown model."""
     host, port = listener.getsockname()[:2]
-    app = build_app(load_engine(model), CheckpointStore(state), key=key)
+    app = build_app(load_engine(model), CheckpointStore(state / "checkpoints"), key=key)
     config = uvicorn.Config(
         app,
         log_level="warning",

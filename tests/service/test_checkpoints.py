@@ -65,10 +65,13 @@ def test_data_without_a_record_is_removed_when_the_store_opens(tmp_path: Path) -
     store = CheckpointStore(tmp_path)
     saved(store, "a", "first")
     store.close()
-    (tmp_path / "data" / "orphan").mkdir()
-    (tmp_path / "partial" / "torn").mkdir()
+    (tmp_path / "data" / ("0" * 32)).mkdir()
+    (tmp_path / "partial" / ("a" * 32)).mkdir()
+    (tmp_path / "partial" / f"{'b' * 32}.json").touch()
+    (tmp_path / "data" / "somebody's").mkdir()
     again = CheckpointStore(tmp_path)
-    assert folders(tmp_path) == 1
+    assert content(again, "a") == "first"
+    assert folders(tmp_path) == 2
     assert list((tmp_path / "partial").iterdir()) == []
     again.close()
 
