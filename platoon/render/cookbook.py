@@ -15,13 +15,15 @@ from tinker_cookbook import renderers, tokenizer_utils
 from platoon.config import ConfigError
 from platoon.render.contract import Message, ParsedReply, RenderError, ToolDefinition
 from platoon.render.messages import clean_messages
+from platoon.render.models import local_directory
 
 
 class CookbookRenderer:
     """ConfigError for a name or a keyword that the cookbook's renderer does not have."""
 
     def __init__(self, model_name: str, renderer_name: str, kwargs: Mapping[str, Any]) -> None:
-        self._tokenizer: Any = tokenizer_utils.get_tokenizer(model_name)
+        directory = local_directory(model_name)
+        self._tokenizer: Any = tokenizer_utils.get_tokenizer(model_name if directory is None else str(directory))
         try:
             self._renderer: Any = renderers.get_renderer(renderer_name, self._tokenizer, model_name=model_name)
         except (ValueError, AssertionError) as error:

@@ -16,6 +16,11 @@ _SHIPPED = {"platoon-tiny": "platoon_tiny", "platoon/tiny": "platoon_tiny", "pla
 
 def model_directory(model_name: str) -> Path:
     """The directory with tokenizer.json and the template. ConfigError with the remedy when it cannot be had."""
+    return local_directory(model_name) or _snapshot(model_name)
+
+
+def local_directory(model_name: str) -> Path | None:
+    """The directory of a shipped or local model; None for a name that only the hub can know. ConfigError."""
     if model_name in _SHIPPED:
         directory = Path(next(iter(platoon.models.__path__))) / _SHIPPED[model_name]
         if not directory.is_dir():
@@ -28,7 +33,7 @@ def model_directory(model_name: str) -> Path:
         return local.resolve()
     if local.is_absolute() or model_name.startswith((".", "~")):
         raise ConfigError([f"model directory {model_name} does not exist"])
-    return _snapshot(model_name)
+    return None
 
 
 def _snapshot(model_name: str) -> Path:
