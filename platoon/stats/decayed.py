@@ -44,10 +44,6 @@ class Decayed:
         factor = weight(now - self.version, half_life)
         return self.first * factor, self.second * factor
 
-    def mean(self) -> float | None:
-        """first / second; None without weight. Independent of the version it is read at."""
-        return self.first / self.second if self.second > 0 else None
-
     def as_list(self) -> list[float | int | None]:
         """The form that snapshots hold."""
         return [self.first, self.second, self.version]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -42,12 +40,6 @@ def pass_at_k_estimate(passes: int, attempts: int, k: int) -> float:
             f"pass@{k} needs at least {k} attempts and 0 <= passes <= attempts; got {passes} of {attempts}"
         )
     return 1.0 - math.comb(attempts - passes, k) / math.comb(attempts, k)
-
-
-def mean(values: Iterable[float]) -> float | None:
-    """Mean in the given order; None for none."""
-    found = list(values)
-    return sum(found) / len(found) if found else None
 
 
 def _all_alike(hits: float, total: float, k: int) -> float:

@@ -74,8 +74,7 @@ def write_snapshot(state: TaskStatsStore | Mapping[str, Any], path: Path, start:
     """
     data = state.snapshot(start=start, next_seq=next_seq) if isinstance(state, TaskStatsStore) else dict(state)
     header = {key: value for key, value in data.items() if key != "tasks"}
-    rows = [_row(start, task_id, task) for task_id, task in data["tasks"].items()]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA).replace_schema_metadata(
+    table = pa.Table.from_pydict(_columns(start, data["tasks"]), schema=SCHEMA).replace_schema_metadata(
         {
             b"platoon.table": b"tasks",
             b"platoon.version": b"1",
@@ -129,18 +128,29 @@ def _read_parquet(path: Path) -> dict[str, Any]:
     return {**header, "tasks": {row["task_id"]: _task(row) for row in table.to_pylist()}, "outstanding": outstanding}
 
 
-def _row(start: int, task_id: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    """A task as one flat row."""
-    row = {"start": start, "policy": "main", "task_id": task_id, "entry": task["entry"], "label": task["label"]}
-    row |= {name: task[name] for name in (*_COUNTS, "reward_sum")}
-    row |= {f"{kind}_groups": task["kinds"].get(kind, 0) for kind in KINDS}
-    row |= dict(zip(("evidence_passes", "evidence_fails", "evidence_version"), task["evidence"], strict=True))
+def _columns(start: int, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The table's columns, one value a task."""
+    found = list(tasks.values())
+    columns: dict[str, list[Any]] = {
+        "start": [start] * len(found),
+        "policy": ["main"] * len(found),
+        "task_id": list(tasks),
+    }
+    for name in ("entry", "label", *_COUNTS, "reward_sum"):
+        columns[name] = [task[name] for task in found]
+    for kind in KINDS:
+        columns[f"{kind}_groups"] = [task["kinds"].get(kind, 0) for task in found]
+    for index, part in enumerate(("passes", "fails", "version")):
+        columns[f"evidence_{part}"] = [task["evidence"][index] for task in found]
     for name in MEANS:
-        values = task["metrics"].get(name, (0.0, 0.0, None))
-        row |= dict(zip((f"{name}_total", f"{name}_weight", f"{name}_version"), values, strict=True))
-    row |= {f"fate_{fate}": task["fates"].get(fate, 0) for fate in FATES}
-    row["history"] = [dict(zip(GroupSummary._fields, summary, strict=True)) for summary in task["history"]]
-    return row
+        for index, part in enumerate(("total", "weight", "version")):
+            columns[f"{name}_{part}"] = [task["metrics"].get(name, (0.0, 0.0, None))[index] for task in found]
+    for fate in FATES:
+        columns[f"fate_{fate}"] = [task["fates"].get(fate, 0) for task in found]
+    columns["history"] = [
+        [dict(zip(GroupSummary._fields, summary, strict=True)) for summary in task["history"]] for task in found
+    ]
+    return columns
 
 
 def _task(row: Mapping[str, Any]) -> dict[str, Any]:

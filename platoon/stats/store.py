@@ -47,6 +47,7 @@ class TaskStatsStore:
         self._run = Totals()
         self._outstanding: dict[tuple[int, int], tuple[str, int | None]] = {}
         self._held: list[GroupRecord] = []
+        self._saved: dict[str, dict[str, Any]] = {}  # tasks as of the last snapshot, less those that changed since
 
     # --- draws -------------------------------------------------------------------------------------------------
 
@@ -61,12 +62,15 @@ class TaskStatsStore:
         if (task := self._tasks.get(task_id)) is not None:
             task.drawn += 1
             task.outstanding += 1
+            self._saved.pop(task_id, None)
 
     def fate(self, start: int, seq: int, fate: Fate, task_id: str | None = None) -> None:
         """What became of a draw. One that is not outstanding counts only under the `task_id` given."""
         drawn = self._outstanding.pop((start, seq), None)
-        task = self._tasks.get(drawn[0] if drawn is not None else task_id or "")
+        task_id = drawn[0] if drawn is not None else task_id or ""
+        task = self._tasks.get(task_id)
         if task is not None:
+            self._saved.pop(task_id, None)
             task.fates[fate] += 1
             task.outstanding -= drawn is not None
 
@@ -112,6 +116,7 @@ class TaskStatsStore:
         threshold = self.threshold(task.entry if task is not None else record.entry)
         sums: list[Totals | None] = [self._run, task]
         if task is not None:
+            self._saved.pop(record.task_id, None)
             sums += [self._entries.get(task.entry or ""), self._labels.get(task.label or "")]
         for found in sums:
             if found is not None:
@@ -204,7 +209,11 @@ class TaskStatsStore:
     # --- state -------------------------------------------------------------------------------------------------
 
     def snapshot(self, *, start: int, next_seq: int) -> dict[str, Any]:
-        """The whole state as plain values. ValueError while groups are held: flush first, so that they are recorded."""
+        """The whole state as plain values that never change: another thread may write them.
+
+        Takes time for the tasks that changed since the last one. ValueError while groups are held: flush first, so that
+        they are recorded.
+        """
         if self._held:
             raise ValueError(f"{len(self._held)} settled groups are held; flush the statistics before a snapshot")
         return {
@@ -226,9 +235,14 @@ class TaskStatsStore:
             },
             "labels": {label: totals.as_dict() for label, totals in self._labels.items()},
             "run": self._run.as_dict(),
-            "tasks": {task_id: task.as_dict() for task_id, task in self._tasks.items()},
+            "tasks": self._task_states(),
             "outstanding": [list(drawn) for drawn in self.outstanding],
         }
+
+    def _task_states(self) -> dict[str, dict[str, Any]]:
+        saved = self._saved
+        self._saved = {i: saved[i] if i in saved else task.as_dict() for i, task in self._tasks.items()}
+        return dict(self._saved)
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over a snapshot's counts. Tasks, entries and labels that this run does not have are left out; sizes and
@@ -236,6 +250,7 @@ class TaskStatsStore:
         """
         if data.get("format") != SNAPSHOT_FORMAT:
             raise ValueError(f"statistics have format {data.get('format')!r}; this platoon reads {SNAPSHOT_FORMAT}")
+        self._saved = {}
         self._run.load(data["run"])
         for name, totals in self._entries.items():
             if name in data["entries"]:

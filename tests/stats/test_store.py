@@ -116,6 +116,8 @@ def test_a_resume_equals_an_uninterrupted_run(
     records = build(made)
     whole, before, after = make_store(), make_store(), make_store()
     for seq, record in enumerate(records):
+        if seq % 2:
+            before.snapshot(start=1, next_seq=seq)
         for store in (whole, before) if seq < cut else (whole,):
             store.draw(1, seq, record.task_id, seq)
             store.settle(record)
