@@ -22,9 +22,8 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], None]) -> None:
             partial.write_bytes(content)
         sync(partial)
         partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    finally:
+        partial.unlink(missing_ok=True)  # gone already when it was renamed
     sync(path.parent)
 
 
