@@ -1,0 +1,90 @@
+"""Runs of the small project: in this process, and as processes that are killed when they got somewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from platoon.config import Loaded, load
+from platoon.stats.jsonl import read_jsonl
+
+PROJECT = Path(__file__).parent / "project" / "run.yaml"
+DEADLINE = 120.0
+
+
+def loaded(log_path: Path, **overrides: Any) -> Loaded:
+    """The project's config with its runs under `log_path`; overrides by dotted key with `__` for dots."""
+    values = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load(PROJECT, {"log_path": str(log_path), **values})
+
+
+def run_dir(log_path: Path) -> Path:
+    return log_path / "e" / "t"
+
+
+def command(log_path: Path, *overrides: str) -> list[str]:
+    return [sys.executable, "-m", "platoon", "train", str(PROJECT), f"log_path={log_path}", *overrides]
+
+
+def start(log_path: Path, *overrides: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """The run as a process of its own process group."""
+    log_path.mkdir(parents=True, exist_ok=True)
+    with (log_path / "output").open("a") as output:
+        return subprocess.Popen(
+            command(log_path, *overrides),
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )
+
+
+def finish(log_path: Path, *overrides: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    return subprocess.run(
+        command(log_path, *overrides),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> bool:
+    """SIGKILL the process as soon as `reached()`; False when it ended before."""
+    deadline = time.monotonic() + DEADLINE
+    while not reached():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError("the run got nowhere")
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return True
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def weights(directory: Path) -> dict[str, str]:
+    """Digests of the newest checkpoint's weights and optimizer moments, as the service stored them."""
+    path = read_jsonl(directory / "checkpoints.jsonl").rows[-1]["state_path"]
+    for record in (json.loads(file.read_text()) for file in (directory / "service").glob("**/records/*.json")):
+        if path == f"tinker://{record['model_id']}/{record['kind']}/{record['name']}":
+            files = sorted((directory / "service").glob(f"**/data/{record['data']}/*.npy"))
+            assert files
+            return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    raise AssertionError(f"the service has no record of {path}")
