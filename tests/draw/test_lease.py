@@ -114,6 +114,19 @@ async def test_a_cancelled_wait_leaves_the_queue() -> None:
     assert pool.free == 2
 
 
+async def test_a_grant_after_a_cancellation_goes_to_the_next_block() -> None:
+    pool = PermitPool(3)
+    other = pool.reserve(2, rolling=True)
+    lease = RolloutLease(3, pool.reserve(3, rolling=True))
+    members = [Member(lease, index) for index in range(3)]
+    await settle()
+    members[1].task.cancel()
+    other.give_back(1)  # before member 1 hears of its cancellation
+    await settle()
+    assert [member.waited is not None for member in members] == [True, False, True]
+    lease.release()
+
+
 async def test_release_frees_everything_once_and_lets_waiters_go_on(caplog: pytest.LogCaptureFixture) -> None:
     released: list[bool] = []
     pool = PermitPool(1)

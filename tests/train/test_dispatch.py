@@ -206,6 +206,43 @@ async def test_whole_groups_hold_their_permits_to_the_end() -> None:
         assert gates.began == [0, 1]
 
 
+async def test_whole_groups_return_nothing_when_a_rollout_ends() -> None:
+    over = asyncio.Event()
+
+    async def workflow(draw: Draw, row: PoolRow, lease: RolloutLease) -> Output | None:
+        async with lease.rollout(0):
+            pass
+        await over.wait()
+        return ["done"]
+
+    for rolling, held in ((False, 2), (True, 1)):
+        options = DriverOptions(2, rolling=rolling)
+        driver = driver_of(Run(group_size=2, batch_size=1, ahead=0).dispatcher(), workflow, options=options)
+        async with driving(driver):
+            assert driver.permits.in_use == held
+            over.set()
+            await driver.take()
+            assert driver.permits.in_use == 0
+        over.clear()
+
+
+async def test_a_group_that_gives_up_its_lease_early_lets_the_next_one_start() -> None:
+    over = asyncio.Event()
+    began: list[int] = []
+
+    async def workflow(draw: Draw, row: PoolRow, lease: RolloutLease) -> Output | None:
+        began.append(draw.position)
+        lease()
+        await over.wait()
+        return ["done"]
+
+    driver = driver_of(Run(batch_size=1, ahead=2, limits={"s": 1}, labels="s").dispatcher(), workflow)
+    async with driving(driver):
+        assert began == [0, 1, 2]
+        over.set()
+        await driver.take()
+
+
 async def test_slots_and_permits_are_free_before_a_group_settles() -> None:
     seen: list[tuple[int, int]] = []
 
