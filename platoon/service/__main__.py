@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+KEY_VARIABLE = "PLATOON_SERVICE_KEY"
 SWITCH_SECONDS = 0.0005  # the compute thread holds the interpreter most of the time; HTTP must not wait 5 ms for it
 
 
@@ -20,7 +21,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=Path("platoon-service"), help="directory of the checkpoints")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
-    parser.add_argument("--key", default=None, help="refuse requests without this X-API-Key")
+    key = os.environ.get(KEY_VARIABLE)  # a command line can be read by everybody on the machine
+    parser.add_argument("--key", default=key, help=f"refuse requests without this X-API-Key (or {KEY_VARIABLE})")
     parser.add_argument("--ready", type=Path, default=None, help="file to write the URL to once requests are served")
     parser.add_argument(
         "--die-with-parent", action="store_true", help="end when the process that started this one ends"

@@ -1,7 +1,7 @@
 """Checkpoints on disk: data directories that appear whole or not at all, and one small record that names each.
 
 A record is replaced by rename, so a checkpoint that is overwritten is at every moment the old or the new one. Data
-that no record names (a save that was cut off) is removed when the store opens. One server at a time may hold a store.
+that no record names (a save that was cut off) is removed when a store opens that no other server holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ Kind = Literal["weights", "sampler_weights"]
 KINDS = ("weights", "sampler_weights")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+-]{0,149}")
 OURS = re.compile(r"[0-9a-f]{32}(\.json)?")
-LOCK_SECONDS = 10.0
 
 
 class UnknownCheckpoint(ValueError):
@@ -54,58 +52,54 @@ class Checkpoint:
 def parse_path(path: str) -> tuple[str, Kind, str]:
     """(model id, kind, name) of a `tinker://` path. UnknownCheckpoint when it is not one."""
     parts = path.removeprefix("tinker://").split("/")
-    if not path.startswith("tinker://") or len(parts) != 3 or parts[1] not in KINDS:
+    if not path.startswith("tinker://") or len(parts) != 3 or parts[1] not in KINDS or not NAME.fullmatch(parts[0]):
         raise UnknownCheckpoint(f"{path!r} is not a checkpoint path (tinker://MODEL/weights/NAME)")
     return parts[0], cast(Kind, parts[1]), parts[2]
 
 
 class CheckpointStore:
-    """All checkpoints below one directory. Thread-safe; `save` blocks until the data is on disk."""
+    """All checkpoints below one directory. Thread-safe; `save` blocks until the data is on disk.
 
-    def __init__(self, root: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
+    Several servers may share a directory: what counts is on disk, and only one that is alone there tidies up.
+    """
+
+    def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _lock(root / "lock", lock_seconds)
-        self._lock = threading.Lock()
-        self._records: dict[tuple[str, str, str], Checkpoint] = {}
-        self._open()
-
-    def _open(self) -> None:
         for name in ("partial", "data", "records"):
-            (self.root / name).mkdir(exist_ok=True)
-        for file in (self.root / "records").glob("*.json"):
-            try:
-                checkpoint = Checkpoint(**json.loads(file.read_text(encoding="utf-8")))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{file} is not a checkpoint record; move it away: {error}") from error
-            self._records[checkpoint.model_id, checkpoint.kind, checkpoint.name] = checkpoint
-        named = {checkpoint.data for checkpoint in self._records.values()}
-        for folder in [*(self.root / "data").iterdir(), *(self.root / "partial").iterdir()]:
-            if OURS.fullmatch(folder.name) and folder.name not in named:  # never what somebody else put here
-                _remove(folder)
+            (root / name).mkdir(parents=True, exist_ok=True)
+        self._presence = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._remove_unfinished()
+        except BlockingIOError:
+            pass
+        fcntl.flock(self._presence, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        os.close(self._lock_file)
+        os.close(self._presence)
+
+    def _remove_unfinished(self) -> None:
+        """Remove data that no record names, never what somebody else put here."""
+        named = {checkpoint.data for checkpoint in self.all()}
+        for path in [*(self.root / "data").iterdir(), *(self.root / "partial").iterdir()]:
+            if OURS.fullmatch(path.name) and path.name not in named:
+                _remove(path)
 
     def find(self, model_id: str, kind: str, name: str) -> Checkpoint | None:
-        self._drop_expired()
-        with self._lock:
-            return self._records.get((model_id, kind, name))
+        return self._read(self._record_file(model_id, kind, name)) if NAME.fullmatch(name) else None
 
     def at(self, path: str) -> Checkpoint:
         """The checkpoint of a `tinker://` path. UnknownCheckpoint when there is none."""
-        model_id, kind, name = parse_path(path)
-        found = self.find(model_id, kind, name)
+        found = self.find(*parse_path(path))
         if found is None:
             raise UnknownCheckpoint(f"there is no checkpoint {path}")
         return found
 
     def all(self, model_id: str | None = None) -> list[Checkpoint]:
         """Checkpoints of one model, or of all, oldest first."""
-        self._drop_expired()
-        with self._lock:
-            found = [c for c in self._records.values() if model_id in (None, c.model_id)]
-        return sorted(found, key=lambda c: (c.created, c.path))
+        files = (self.root / "records").glob("*.json")
+        read = [self._read(file) for file in files if model_id is None or file.name.startswith(f"{model_id}.")]
+        return sorted((c for c in read if c is not None), key=lambda c: (c.created, c.path))
 
     def folder(self, checkpoint: Checkpoint) -> Path:
         return self.root / "data" / checkpoint.data
@@ -126,43 +120,43 @@ class CheckpointStore:
             shutil.rmtree(partial, ignore_errors=True)
         _sync(self.root / "data")
         saved = replace(checkpoint, data=data, size_bytes=size)
-        with self._lock:
-            old = self._records.get((saved.model_id, saved.kind, saved.name))
-            self._write_record(saved)
+        old = self.find(saved.model_id, saved.kind, saved.name)
+        self._write(saved)
         if old is not None:
-            shutil.rmtree(self.folder(old), ignore_errors=True)
+            _remove(self.folder(old))
         return saved
 
     def set_ttl(self, checkpoint: Checkpoint, seconds: float | None) -> None:
         """Let the checkpoint expire `seconds` from now; None: never."""
-        with self._lock:
-            self._write_record(replace(checkpoint, expires=None if seconds is None else time.time() + seconds))
+        self._write(replace(checkpoint, expires=None if seconds is None else time.time() + seconds))
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        with self._lock:
-            if self._records.pop((checkpoint.model_id, checkpoint.kind, checkpoint.name), None) is None:
-                return
-            self._record_file(checkpoint).unlink(missing_ok=True)
-        shutil.rmtree(self.folder(checkpoint), ignore_errors=True)
+        self._record_file(checkpoint.model_id, checkpoint.kind, checkpoint.name).unlink(missing_ok=True)
+        _remove(self.folder(checkpoint))
 
-    def _drop_expired(self) -> None:
-        now = time.time()
-        with self._lock:
-            expired = [c for c in self._records.values() if c.expires is not None and c.expires <= now]
-        for checkpoint in expired:
+    def _read(self, file: Path) -> Checkpoint | None:
+        """The record in a file; None when there is none or it has expired, which also removes it."""
+        try:
+            checkpoint = Checkpoint(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file} is not a checkpoint record; move it away: {error}") from error
+        if checkpoint.expires is not None and checkpoint.expires <= time.time():
             self.delete(checkpoint)
+            return None
+        return checkpoint
 
-    def _write_record(self, checkpoint: Checkpoint) -> None:
-        file = self._record_file(checkpoint)
+    def _write(self, checkpoint: Checkpoint) -> None:
+        file = self._record_file(checkpoint.model_id, checkpoint.kind, checkpoint.name)
         temporary = self.root / "partial" / f"{uuid.uuid4().hex}.json"
         temporary.write_text(json.dumps(asdict(checkpoint)), encoding="utf-8")
         _sync(temporary)
         os.replace(temporary, file)
         _sync(file.parent)
-        self._records[checkpoint.model_id, checkpoint.kind, checkpoint.name] = checkpoint
 
-    def _record_file(self, checkpoint: Checkpoint) -> Path:
-        return self.root / "records" / f"{checkpoint.model_id}.{checkpoint.kind}.{checkpoint.name}.json"
+    def _record_file(self, model_id: str, kind: str, name: str) -> Path:
+        return self.root / "records" / f"{model_id}.{kind}.{name}.json"
 
 
 def new_checkpoint(model_id: str, kind: Kind, name: str, **more: Any) -> Checkpoint:
@@ -185,20 +179,3 @@ def _sync(path: Path) -> int:
         return os.fstat(handle).st_size
     finally:
         os.close(handle)
-
-
-def _lock(path: Path, seconds: float) -> int:
-    """Hold the file's lock. A server that was just killed may keep it for a moment, so wait some seconds."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(handle)
-                raise ValueError(
-                    f"{path.parent} is held by another training service; stop it or use another --state"
-                ) from None
-            time.sleep(0.05)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from platoon.service.checkpoints import Checkpoint, CheckpointStore, Kind, new_checkpoint
+from platoon.service.checkpoints import NAME, Checkpoint, CheckpointStore, Kind, new_checkpoint
 from platoon.service.compute import ComputeThread, Job
 from platoon.service.engine import Engine
 from platoon.service.futures import Failure, FutureTable, Pending, Reply, Result
@@ -70,6 +70,8 @@ class TrainingService:
 
     def _session(self, session_id: str) -> Session:
         """The session, heard of just now. One of before a restart is taken up again."""
+        if not NAME.fullmatch(session_id):  # it becomes part of file names
+            raise ValueError(f"{session_id!r} is not the id of a session")
         session = self.sessions.setdefault(session_id, Session(session_id, time.time()))
         session.last_seen = time.time()
         return session

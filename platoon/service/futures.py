@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-KEEP_FETCHED_SECONDS = 120.0
+KEEP_FETCHED_SECONDS = 60.0  # the SDK waits at most 30 s before it asks again for a reply that was lost
 KEEP_UNFETCHED_SECONDS = 3600.0
 
 

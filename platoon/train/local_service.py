@@ -7,6 +7,7 @@ child ends. Checkpoints below the state directory outlive it. It does not restar
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import uuid
@@ -35,10 +36,13 @@ async def local_service(state_dir: Path, model_name: str, *, key: str | None = N
     log = state_dir / "service.log"
     ready = state_dir / f"ready-{uuid.uuid4().hex}"
     command = [sys.executable, "-m", "platoon.service", "--model", model_name, "--state", str(state_dir)]
-    command += ["--ready", str(ready), "--die-with-parent", *(["--key", key] if key else [])]
+    command += ["--ready", str(ready), "--die-with-parent"]
+    environment = {**os.environ, **({"PLATOON_SERVICE_KEY": key} if key else {})}
     with log.open("ab") as output:
         # a session of its own: Ctrl-C reaches the trainer, which still has to save
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, env=environment
+        )
     try:
         yield await _url(child, ready, log)
     finally:

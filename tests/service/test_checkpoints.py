@@ -112,9 +112,20 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
         CheckpointStore(tmp_path)
 
 
-def test_a_second_server_is_refused(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    with pytest.raises(ValueError, match="held by another training service"):
-        CheckpointStore(tmp_path, lock_seconds=0.0)
-    store.close()
-    CheckpointStore(tmp_path).close()
+def test_two_servers_share_a_store_and_leave_each_others_saves_alone(tmp_path: Path) -> None:
+    first = CheckpointStore(tmp_path)
+    saved(first, "a", "by the first")
+    seen: list[str] = []
+
+    def write(path: Path) -> None:
+        (path / "weights").write_text("being written")
+        second = CheckpointStore(tmp_path)
+        seen.append(content(second, "a"))
+        saved(second, "b", "by the second")
+        second.close()
+
+    first.save(new_checkpoint("run:train:1", "weights", "c", version=1, base_model="m", rank=4), write)
+    assert seen == ["by the first"]
+    assert sorted(c.name for c in first.all()) == ["a", "b", "c"]
+    assert [c.name for c in first.all("run:train:1")] == ["c"]
+    first.close()

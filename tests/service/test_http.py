@@ -232,6 +232,8 @@ async def test_unknown_names_are_404_and_unreadable_bodies_400(tmp_path: Path) -
         assert refused.status_code == 400
         assert "'another/model'" in refused.text
         assert (await raw.http.post("/api/v1/retrieve_future", json={"request_id": "?"})).status_code == 410
+        climbing = {**other, "session_id": "../../up", "base_model": NAME}
+        assert (await raw.http.post("/api/v1/create_model", json=climbing)).status_code == 400
 
 
 async def test_an_existing_name_is_adopted_replaced_or_refused_but_never_blocks(tmp_path: Path) -> None:
