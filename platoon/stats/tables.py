@@ -17,7 +17,7 @@ import pyarrow as pa
 from platoon.stats.parts import PartWriter, TableFormat, line_parts
 from platoon.stats.schema import GroupRecord, MemberResult
 
-_READS = 5
+_READS = 100
 TableName = Literal["groups", "metrics", "usage"]
 
 _VERSIONS = pa.list_(pa.struct([("policy", pa.string()), ("oldest", pa.int64()), ("newest", pa.int64())]))
