@@ -19,6 +19,8 @@ from platoon.gateway.app import KEEPALIVE_SECONDS, build_app
 from platoon.gateway.gateway import ModelGateway
 from platoon.harness.contract import ModelEndpoint
 
+# An agent may think or run a tool for minutes between two calls; a connection that closes meanwhile fails its next one.
+IDLE_SECONDS = 600
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -49,7 +51,13 @@ class GatewayServer:
         self._host, self._port = host, port
         app = build_app(gateway, rollouts=rollouts, keepalive_seconds=keepalive_seconds)
         config = uvicorn.Config(
-            app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=1, ws="none"
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=IDLE_SECONDS,
+            ws="none",
         )
         self._server = _Server(config)
         self._socket: socket.socket | None = None

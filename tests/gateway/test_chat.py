@@ -68,6 +68,7 @@ async def test_a_conversation_continues_from_recorded_tokens() -> None:
     for before, after in pairwise(ids):
         told = [*calls.prompt(before).tolist(), *calls[before].tokens_A.tolist()]
         assert calls.prompt(after).tolist()[: len(told)] == told
+    assert toy_tokenizer().decode(calls.prompt(ids[2]).tolist()) == gateway.renderer.render(messages[:5], TOOLS)
 
 
 async def test_tokens_that_are_no_text_stay_what_they_were() -> None:

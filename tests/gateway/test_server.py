@@ -21,7 +21,8 @@ from platoon.gateway import AgentSession, ModelGateway, OpenAgent
 from platoon.gateway.app import build_app
 from platoon.gateway.dialects.openai_chat import HARMLESS, REFUSED, SAMPLING
 from platoon.gateway.server import GatewayServer
-from platoon.testing import Completion, ScriptedPolicy, make_gateway, tool_call
+from platoon.render import ChatTemplateRenderer
+from platoon.testing import TOY_TOKENIZER_DIR, Completion, ScriptedPolicy, make_gateway, tool_call
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
@@ -165,6 +166,20 @@ async def test_failures_have_their_status() -> None:
             await client.chat.completions.create(model="m", messages=HELLO)
         assert (late.value.status_code, late.value.code, late.value.type) == (504, "sample_timeout", "timeout")
     assert (agent.gateway_errors, agent.calls) == (2, [])
+
+
+async def test_a_fault_of_ours_has_the_dialects_shape() -> None:
+    class Faulty(ChatTemplateRenderer):
+        def render(self, *args: Any, **overrides: Any) -> str:
+            raise NotImplementedError("no tools here")
+
+    gateway = make_gateway([], renderer=Faulty(TOY_TOKENIZER_DIR))
+    agent = gateway.open_agent(OpenAgent("r"))
+    async with serving(gateway) as (_, http):
+        answer = await http.post(f"/s/{agent.secret}/v1/chat/completions", json={"messages": HELLO})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "NotImplementedError: no tools here"
+    assert agent.gateway_errors == 1
 
 
 async def test_a_failure_in_a_stream_is_an_event_without_done() -> None:
