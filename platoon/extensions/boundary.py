@@ -1,7 +1,8 @@
 """The border to foreign code: environments, harnesses, graders, whatever a user or an extension brought.
 
 `Boundary` catches what escapes from a block of such code and keeps it with its origin; the caller turns it into an
-outcome. Cancellation, and what ends a process, pass through.
+outcome. A SystemExit is caught too: foreign code that calls `exit()` must not end a trainer. Cancellation and Ctrl-C
+pass through.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ class Boundary:
     """`with Boundary("grader") as caught: …` then look at `caught.error`.
 
     The block's exception, when it raised one, else None. Its traceback is logged for the first few of a kind; `quiet`
-    leaves logging to the caller. `every` also keeps what is no `Exception`, such as the SystemExit of a tool that calls
-    `sys.exit`: right only on a thread of its own.
+    leaves logging to the caller. `every` keeps even what would pass through: right only on a thread of its own.
     """
 
     def __init__(self, origin: Origin, *, every: bool = False, quiet: bool = False) -> None:
@@ -37,7 +37,7 @@ class Boundary:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None or not (self._every or isinstance(error, Exception)):
+        if error is None or not (self._every or isinstance(error, Exception | SystemExit)):
             return False
         self.error = error
         if not self._quiet:

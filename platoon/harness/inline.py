@@ -7,13 +7,16 @@ says nothing about it. Never raises what the harness raised; cancellation goes t
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from platoon.extensions.boundary import Boundary
-from platoon.harness.contract import AgentContext, AgentResult
+from platoon.harness.contract import AgentContext, AgentResult, AgentStatus
 from platoon.harness.registry import FunctionHarness
 
+log = logging.getLogger(__name__)
+UNWIND_S = 10.0
 Blame = Literal["sample_timeout", "sample_error", "env_error"]
 
 
@@ -44,16 +47,30 @@ class InlineRun:
 
 
 async def run_agent(harness: FunctionHarness, ctx: ObservedContext, timeout_s: float | None) -> InlineRun:
-    """Run the harness for at most `timeout_s` seconds (None: without limit)."""
+    """Run the harness for at most `timeout_s` seconds (None: without limit).
+
+    It runs as a task of its own: a harness that swallows its cancellation changes neither its time limit nor the
+    rollout's cancellation, and what its task groups do to their task stays there.
+    """
     value: object = None
-    with Boundary("harness", quiet=True) as caught:
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                value = await harness.fn(ctx)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return InlineRun(AgentResult("timeout", error=f"the harness ran longer than {timeout_s:g} s"))
+
+    async def run(caught: Boundary) -> None:
+        nonlocal value
+        with caught:
+            value = await harness.fn(ctx)
+
+    caught = Boundary("harness", quiet=True)
+    task = asyncio.create_task(run(caught), name=f"harness {harness.ref}")
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        await _stop(harness, task)
+        raise
+    if not done:
+        await _stop(harness, task)
+        return InlineRun(AgentResult("timeout", error=f"the harness ran longer than {timeout_s:g} s"))
+    if task.cancelled():
+        return InlineRun(AgentResult("cancelled", error="the harness cancelled itself"))
     if caught.error is None:
         return _returned(harness, value)
     blame = _blame(caught.error, ctx.faults)
@@ -62,10 +79,20 @@ async def run_agent(harness: FunctionHarness, ctx: ObservedContext, timeout_s: f
     return InlineRun(AgentResult("timeout" if timed_out else "error", error=caught.text), blame, caught.error)
 
 
+async def _stop(harness: FunctionHarness, task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=UNWIND_S)
+    if not task.done():
+        log.warning("harness %s did not end within %g s of its cancellation and is left behind", harness.ref, UNWIND_S)
+
+
 def _returned(harness: FunctionHarness, value: object) -> InlineRun:
-    if isinstance(value, AgentResult):
+    if isinstance(value, AgentResult) and value.status in get_args(AgentStatus):
         return InlineRun(value)
-    text = f"harness {harness.ref} returned {type(value).__name__}, not an AgentResult"
+    what = f"status {value.status!r}" if isinstance(value, AgentResult) else type(value).__name__
+    text = (
+        f"harness {harness.ref} returned {what}, not an AgentResult with a status of {', '.join(get_args(AgentStatus))}"
+    )
     return InlineRun(AgentResult("error", error=text))
 
 

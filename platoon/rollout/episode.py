@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from platoon.config.rollout import EntryRollout
@@ -111,7 +111,8 @@ async def _play(
     server: GatewayServer | None,
     started: float,
 ) -> Episode:
-    task = session.task
+    limit = request.config.max_steps
+    task = replace(session.task, max_steps=session.task.max_steps if limit is None else limit)
     if task.goal is None:
         task.goal = session.instruction
     root = _open_root(request, task, gateway)
@@ -148,7 +149,7 @@ def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> Ag
             role="policy",
             goal=task.goal,
             task=task,
-            max_steps=config.max_steps if config.max_steps is not None else task.max_steps,
+            max_steps=task.max_steps,
             sampling=config.inference_params,
             sampling_precedence=config.sampling_precedence,
             seed_scope=request.seed_scope,

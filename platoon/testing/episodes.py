@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from platoon.config.entries import AgentsConfig, OnHarnessExit
@@ -12,6 +13,7 @@ from platoon.envs.contract import EnvironmentService
 from platoon.gateway import ModelGateway, Sampler
 from platoon.gateway.server import GatewayServer
 from platoon.harness.registry import FunctionHarness, get_harness
+from platoon.render import Renderer
 from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id
 from platoon.rollout.episode import run_episode as play
 from platoon.rollout.outcome import Outcome
@@ -19,6 +21,7 @@ from platoon.rollout.route import Route
 from platoon.rollout.trajectory import Interactions, Trajectory, TrajectoryCollection
 from platoon.testing.gateways import make_gateway
 from platoon.testing.policy import Script
+from platoon.testing.toy import toy_renderer
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,12 @@ class Play:
         return RolloutConfig.model_validate({"verbose": False, **self.rollout, **steps})
 
 
+@cache
+def _renderer() -> Renderer:
+    """Compiling a template takes longer than a short rollout, and rollouts share a renderer anyway."""
+    return toy_renderer()
+
+
 async def run_episode(
     task_id: str,
     *,
@@ -101,7 +110,7 @@ async def run_episode(
 ) -> EpisodeRun:
     """Play `task_id`. `policy`: a sampler, or a script for one; `play_with`: the fields of `Play`."""
     if gateway is None:
-        gateway = make_gateway([] if policy is None else policy)
+        gateway = make_gateway([] if policy is None else policy, renderer=_renderer())
     settings = Play(**play_with)
     request = EpisodeRequest(task_id, settings.route(), settings.config(), new_rollout_id(task_id))
     return EpisodeRun(await play(request, gateway, server), gateway, policy)

@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from platoon.config import OnHarnessExit
 from platoon.envs.contract import EnvSession, EnvSetupError, ToolResult, ToolSpec
+from platoon.gateway.server import GatewayServer
+from platoon.harness.contract import AgentContext, AgentResult
+from platoon.harness.registry import FunctionHarness
 from platoon.rollout.outcome import Outcome
 from platoon.rollout.trajectory import Task
-from platoon.testing import Completion, ScriptedPolicy, make_gateway
+from platoon.testing import Completion, make_gateway
 from platoon.testing.episodes import EpisodeRun, run_episode
 
 COUNTING = "python://tests.envs.worlds:Counting"
@@ -221,13 +225,92 @@ async def test_an_unknown_tool_is_an_error_result_and_leaves_no_record() -> None
     assert "tool_calls" not in run.root.misc
 
 
-async def test_the_rollouts_step_limit_beats_the_tasks_own() -> None:
-    class Limited(PlainService):
-        async def open(self, task: Task, *, rollout_id: str) -> EnvSession:
-            self.session.task = Task(id="t", max_steps=7)
-            return self.session
+@pytest.mark.parametrize(("own", "runs", "expected"), [(7, 2, 2), (7, None, 7), (None, 2, 2), (None, None, None)])
+async def test_the_runs_step_limit_beats_the_tasks_own(own: int | None, runs: int | None, expected: int | None) -> None:
+    service = PlainService()
+    service.session.task = Task(id="t", max_steps=own)
+    seen: list[tuple[int | None, float]] = []
 
-    policy = ScriptedPolicy(["a"] * 9)
-    run = await run_episode("t", service=Limited(), harness="tests.rollout.loops:calls", policy=policy)
+    async def look(ctx: AgentContext) -> AgentResult:
+        seen.append((ctx.max_steps, ctx.budget.remaining()))
+        return AgentResult()
+
+    harness = FunctionHarness("look", "1", "inline", False, look)
+    run = await run_episode("t", service=service, harness=harness, policy=[], max_steps=runs)
+    assert seen == [(expected, float("inf") if expected is None else expected)]
     assert run.root.task is not None
-    assert run.root.task.max_steps == 7
+    assert run.root.task.max_steps == expected
+    assert service.session.task.max_steps == own, "the environment's task stays as it was"
+
+
+async def test_exit_in_foreign_code_ends_the_rollout_and_not_the_process() -> None:
+    async def leaves(ctx: AgentContext) -> AgentResult:
+        raise SystemExit(3)
+
+    harness = FunctionHarness("leaves", "1", "inline", False, leaves)
+    run = await run_episode("t", service=PlainService(grade=SystemExit(3)), harness=harness, policy=[])
+    assert (run.outcome.status, run.outcome.failure_kind) == ("error", "harness_crash")
+    run = await play("calls", service=PlainService(grade=SystemExit(3)), harness_options={"tool": "look"})
+    assert run.outcome.failure_kind == "unexpected:SystemExit"
+
+
+async def swallows(ctx: AgentContext) -> AgentResult:
+    try:
+        await ctx.chat([{"role": "user", "content": "x"}])
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    return AgentResult()
+
+
+async def test_a_harness_cannot_swallow_its_time_limit() -> None:
+    harness = FunctionHarness("swallows", "1", "inline", False, swallows)
+    run = await run_episode("t", service=PlainService(), harness=harness, policy=["x"], rollout={"timeout": 1})
+    assert (run.outcome.status, run.outcome.reason) == ("timeout", "agent_timeout")
+
+
+async def test_a_harness_cannot_swallow_the_rollouts_cancellation() -> None:
+    harness = FunctionHarness("swallows", "1", "inline", False, swallows)
+    sampling = asyncio.Event()
+
+    async def stall() -> None:
+        sampling.set()
+        await asyncio.Event().wait()
+
+    policy = [Completion("late", delay=stall)]
+    rollout = asyncio.create_task(run_episode("t", service=PlainService(), harness=harness, policy=policy))
+    await sampling.wait()
+    rollout.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rollout
+
+
+async def test_a_status_that_there_is_not_is_a_crash() -> None:
+    async def odd(ctx: AgentContext) -> AgentResult:
+        status: Any = "done"
+        return AgentResult(status)
+
+    harness = FunctionHarness("odd", "1", "inline", False, odd)
+    run = await run_episode("t", service=PlainService(), harness=harness, policy=[])
+    assert run.outcome.failure_kind == "harness_crash"
+    assert "'done'" in str(run.outcome.reason)
+
+
+async def test_a_client_of_the_openai_api_plays_over_http() -> None:
+    async def over_http(ctx: AgentContext) -> AgentResult:
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(
+                f"{ctx.endpoint.base_url}/chat/completions",
+                json={"model": ctx.endpoint.model, "messages": [{"role": "user", "content": "hello"}]},
+                headers={"Authorization": f"Bearer {ctx.endpoint.api_key}", **ctx.endpoint.headers()},
+            )
+        await ctx.call_tool("finish", {"number": 1})
+        return AgentResult("completed", final_message=answer.json()["choices"][0]["message"]["content"])
+
+    gateway = make_gateway(["over the wire"])
+    harness = FunctionHarness("over-http", "1", "inline", False, over_http)
+    async with GatewayServer(gateway) as server:
+        run = await run_episode("train:0", service=COUNTING, harness=harness, gateway=gateway, server=server)
+    assert run.reward == 1.0
+    assert run.root.finish_message == "over the wire"
+    assert len(run.interactions) == 1

@@ -15,7 +15,7 @@ from platoon.envs.ors.options import OrsOptions
 from platoon.envs.ors.refs import TaskRef, parse_task_id, task_name
 from platoon.envs.ors.sdk import environment_class
 from platoon.envs.ors.session import open_session
-from platoon.envs.ors.threads import run_user_callable
+from platoon.envs.ors.threads import in_thread, run_user_callable
 from platoon.rollout.trajectory import Task
 
 # Shipped environments list their tasks from modules free of the SDK: SPLITS and task_specs(split).
@@ -53,7 +53,7 @@ class OrsEnvironmentService:
             listed = (
                 self._listing.SPLITS
                 if self._listing is not None
-                else await run_user_callable(self._loaded().list_splits)
+                else await run_user_callable((await self._class()).list_splits)
             )
             self._splits = [split if isinstance(split, str) else split.name for split in listed]
         return list(self._splits)
@@ -91,9 +91,15 @@ class OrsEnvironmentService:
             await self._check_split(ref.split)
         except ValueError as error:
             raise EnvSetupError("env_config", str(error)) from error
-        return await open_session(self._loaded(), task, ref, self.options, rollout_id=rollout_id)
+        return await open_session(await self._class(), task, ref, self.options, rollout_id=rollout_id)
 
-    def _loaded(self) -> Any:
+    async def _class(self) -> Any:
+        """The environment class. Its first import, and the SDK's, takes seconds and runs beside the event loop."""
+        if "environment_class" not in vars(self):
+            await in_thread(self._load)
+        return self.environment_class
+
+    def _load(self) -> Any:
         try:
             return self.environment_class
         except (ImportError, TypeError, ValueError) as error:
@@ -130,16 +136,16 @@ class OrsEnvironmentService:
     async def _count(self, split: str) -> int:
         if self._listing is not None:
             return len(await self._specs(split))
-        return int(await self._loaded().num_tasks(split))
+        return int(await (await self._class()).num_tasks(split))
 
     async def _specs(self, split: str) -> Sequence[Any]:
         if self._listing is not None:
             specs: Sequence[Any] = self._listing.task_specs(split)
             return specs
-        cls = self._loaded()
+        cls = await self._class()
         return [await cls.get_task(split, index) for index in range(await self._count(split))]
 
     async def _spec(self, ref: TaskRef) -> Any:
         if self._listing is not None:
             return self._listing.task_specs(ref.split)[ref.index]
-        return await self._loaded().get_task(ref.split, ref.index)
+        return await (await self._class()).get_task(ref.split, ref.index)
