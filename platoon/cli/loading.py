@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from platoon.config import Loaded, add_project_path, load
+from platoon.config.warnings import load_warnings
 
 
 def load_config(path: Path, overrides: Sequence[str], kind: Literal["auto", "train", "eval"] = "auto") -> Loaded:
@@ -17,6 +18,12 @@ def load_config(path: Path, overrides: Sequence[str], kind: Literal["auto", "tra
 
     add_project_path(path)
     return load(path, overrides, kind=kind, resolver=NamedEnvironments())
+
+
+def warn(loaded: Loaded) -> None:
+    """Print what loads but probably does not do what its writer meant."""
+    for text in load_warnings(loaded.config):
+        print(f"platoon: warning: {text}", file=sys.stderr)
 
 
 def log_to_stderr() -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from platoon.cli.loading import load_config, log_to_stderr
+from platoon.cli.loading import load_config, log_to_stderr, warn
 
 
 def rollout(
@@ -48,6 +48,7 @@ def rollout(
     from platoon.cli.single import Asked, play, summary, tree
 
     loaded = load_config(config, overrides)
+    warn(loaded)
     log_to_stderr()
     asked = Asked(task, split, output_dir, model, model_path, renderer)
     episode, directory = asyncio.run(play(loaded, asked, sys.argv[1:]))

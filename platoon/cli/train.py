@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from platoon.cli.loading import load_config, log_to_stderr
+from platoon.cli.loading import load_config, log_to_stderr, warn
 
 
 def train(config: Path, /, *overrides: str, orchestration: Literal["auto", "require", "off"] | None = None) -> int:
@@ -24,6 +24,7 @@ def train(config: Path, /, *overrides: str, orchestration: Literal["auto", "requ
     from platoon.cli.shipped import load_flow
 
     loaded = load_config(config, overrides, "train")
+    warn(loaded)
     log_to_stderr()
     code: int = load_flow("train").run_train(loaded, orchestration=orchestration, argv=sys.argv[1:])
     return code

@@ -42,6 +42,26 @@ _WORKER_DEFAULTS: dict[str, Any] = {
     "worker_python_env_isolation": False,
 }
 _RUN_WORKFLOWS = ("train.workflow_config", "eval.workflow_config")
+_ROLLOUTS = tuple(f"{at}.rollout_config" for at in _RUN_WORKFLOWS)
+_ENTRY_ROLLOUTS = (
+    "environments.*.workflow_config.rollout_config",
+    "environments.*.eval_overrides.workflow_config.rollout_config",
+)
+
+
+def _of_rollouts(places: tuple[str, ...]) -> tuple[Unbuilt, ...]:
+    """The keys of every `rollout_config`."""
+    rows: list[Unbuilt] = []
+    for at in places:
+        rows += [
+            Unbuilt(f"{at}.step_timeout", "a harness that reads it", (300,)),
+            Unbuilt(f"{at}.propagate_root_success", _AGENTS, (None, False)),
+            Unbuilt(f"{at}.skip_subagent_reward_computation", _AGENTS, (False,)),
+            Unbuilt(f"{at}.enable_subagent_verifiers", _AGENTS, (True,)),
+        ]
+    return tuple(rows)
+
+
 _SAMPLER_VALUES = (None, "auto", "uniform", "weighted")
 
 TRAIN: tuple[Unbuilt, ...] = (
@@ -56,11 +76,16 @@ TRAIN: tuple[Unbuilt, ...] = (
     Unbuilt("train.rollout_group_limits", "limiting how many groups of a label run at once", ({},)),
     Unbuilt("train.label_by", "labels from a column of the tasks", (None, "_platoon_environment")),
     Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
+    *(Unbuilt(f"{at}.straggler_policies", "cutting groups off by label", ({},)) for at in _RUN_WORKFLOWS),
+    *_of_rollouts(_ROLLOUTS),
     Unbuilt("train.optimizer.schedule", "a learning rate that moves", ("constant",)),
+    Unbuilt("train.optimizer.warmup_steps", "a learning rate that moves", (0,)),
+    Unbuilt("train.optimizer.min_ratio", "a learning rate that moves", (0.0,)),
     Unbuilt("checkpoint.keep_recovery", "pruning recovery checkpoints"),
     Unbuilt("watchdog.max_restarts", "restarting a run under supervision", (0,)),
 )
 EVAL: tuple[Unbuilt, ...] = (
+    *_of_rollouts(("inference.workflow.rollout_config",)),
     Unbuilt("inference.hosted", "evaluating a hosted model"),
     Unbuilt("inference.workflow.use_subprocesses", _PROCESS, (False,)),
     Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),
@@ -79,6 +104,9 @@ ENTRIES: tuple[Unbuilt, ...] = (
     Unbuilt("environments.*.workflow", "a workflow class of your own", ("group_rollout",)),
     Unbuilt("environments.*.workflow_kwargs", "a workflow class of your own", ({},)),
     Unbuilt("environments.*.eval_workflow_kwargs", "a workflow class of your own", ({},)),
+    Unbuilt("environments.*.placement", "choosing where a harness runs", ("auto",)),
+    Unbuilt("environments.*.builtins", "harnesses with tools of their own", ("default",)),
+    *_of_rollouts(_ENTRY_ROLLOUTS),
     Unbuilt("environments.*.agents.max_depth", _AGENTS, (None, 0)),
     Unbuilt("environments.*.agents.budget", _AGENTS, ("linear",)),
     Unbuilt("environments.*.agents.child_max_steps", _AGENTS, (15,)),
@@ -98,7 +126,7 @@ def unbuilt_problems(config: Section | Mapping[str, Any], table: tuple[Unbuilt, 
     for row in table:
         for path, value in _given_at(config, row.key.split("."), ()):
             if not any(_same(value, works) for works in row.accepts):
-                yield Problem(path, f"needs {row.what}, and that is not built yet (got {show(value)}); remove the key")
+                yield Problem(path, f"needs {row.what}, which is not built yet (got {show(value)}); remove the key")
 
 
 def _same(value: Any, works: Any) -> bool:

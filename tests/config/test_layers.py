@@ -124,11 +124,15 @@ def test_an_evaluations_layers() -> None:
         "workflow_config": {"rollout_config": {"max_steps": 1, "timeout": 2}},
         "eval_overrides": {"workflow_config": {"rollout_config": {"timeout": 4}}},
     }
-    inference = {"model_name": "m", "judges": False, "workflow": {"rollout_config": {"timeout": 3, "step_timeout": 9}}}
+    inference = {
+        "model_name": "m",
+        "judges": False,
+        "workflow": {"rollout_config": {"timeout": 3, "sampling_precedence": "config"}},
+    }
     run = EvalRun.model_validate({"inference": inference, "environments": [entry]})
     for split, timeout in (("eval", 4), ("train", 3)):
         laid = rollout_settings(run.inference, run.environments[0], split)
-        assert (laid.max_steps, laid.timeout, laid.step_timeout, laid.judges) == (1, timeout, 9, False)
+        assert (laid.max_steps, laid.timeout, laid.sampling_precedence, laid.judges) == (1, timeout, "config", False)
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,11 @@ def _other(default: Any, key: str) -> Any:
         "rollout_group_limits": {"a": 1},
         "label_by": "x",
         "workflow": "x:Y",
+        "straggler_policies": {"a": {"timeout_seconds": 1}},
+        "propagate_root_success": True,
+        "min_ratio": 0.5,
+        "placement": "local",
+        "builtins": "keep",
     }
     if last in special:
         return special[last]
@@ -294,11 +299,13 @@ def _other(default: Any, key: str) -> Any:
     return "x:Y" if key.startswith("environments.*.") and "agents" not in key else 2
 
 
-def test_unbuilt_evaluation_keys(write: Write) -> None:
+@pytest.mark.parametrize("row", EVAL, ids=lambda row: row.key)
+def test_unbuilt_evaluation_keys(write: Write, row: Any) -> None:
     path = write({"inference": {"model_name": "m"}})
-    for row, value in zip(EVAL, ({"base_url": "http://h/v1"}, True, 2), strict=True):
-        with pytest.raises(ConfigError, match=f"{row.key}: .* is not built yet"):
-            load(path, {row.key: value})
+    assert load(path, {row.key: row.accepts[0]}).kind == "eval"
+    value = {"base_url": "http://h/v1"} if row.key == "inference.hosted" else _other(row.accepts[0], row.key)
+    with pytest.raises(ConfigError, match=f"{row.key}: .* is not built yet"):
+        load(path, {row.key: value})
 
 
 def test_paths_are_relative_to_the_file_that_names_them(write: Write) -> None:

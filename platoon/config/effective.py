@@ -1,0 +1,126 @@
+"""What an entry's groups really use, and where each setting comes from.
+
+For people (`platoon config show`) and for the run's lock file. Values come from `workflow_settings` and
+`rollout_settings`; only the source of each is worked out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from platoon.config.base import Section, given
+from platoon.config.entries import EnvironmentConfig
+from platoon.config.layers import rollout_settings
+from platoon.config.problems import show
+from platoon.config.rollout import EVALUATION_DEFAULTS, EntryRollout, EntryWorkflow, InferenceParams, WorkflowConfig
+from platoon.config.runs import EvalRun, TrainRun, workflow_settings
+
+Phase = Literal["train", "eval"]
+_OPEN = ("rollout_config", "inference_params")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One effective setting. `below`: the layer it replaced and that layer's value, when it changed something."""
+
+    path: str
+    value: Any
+    source: str
+    below: tuple[str, Any] | None = None
+
+    def __str__(self) -> str:
+        note = f"({self.below[0]}: {show(self.below[1])})" if self.below is not None else ""
+        return f"{f'{self.path}: {show(self.value)}':<60} {self.source:<24} {note}".rstrip()
+
+
+def sets_anything(entry: EnvironmentConfig) -> bool:
+    """Whether an entry has settings of its own that act on training or evaluation."""
+    return entry.sets_workflow or entry.max_staleness is not None or entry.group_admission is not None
+
+
+def effective_settings(config: TrainRun | EvalRun, entry: EnvironmentConfig, phase: Phase) -> list[Setting]:
+    """The settings of an entry in a phase, in the order of the schema."""
+    own, overrides = given(entry.workflow_config), given(entry.eval_overrides.workflow_config)
+    if isinstance(config, EvalRun):
+        split = "train" if phase == "train" else "eval"
+        laid: Section = rollout_settings(config.inference, entry, split)
+        run = {"rollout_config": given(config.inference.workflow.rollout_config)}
+        layers = [("entry", _only_rollout(own)), ("inference.workflow", run)]
+        layers += [("eval_overrides", _only_rollout(overrides))] if phase == "eval" else []
+        effective = {f"rollout_config.{path}": value for path, value in _flat(laid.model_dump()).items()}
+        paths = [path for path in _paths() if path.startswith("rollout_config.")]
+        return _sourced(paths, effective, {}, layers)
+    effective = _flat(workflow_settings(config, entry, phase).model_dump())
+    training = [("train.workflow_config", given(config.train.workflow_config)), ("entry", own)]
+    if phase == "train":
+        settings = _sourced(_paths(), effective, {}, training)
+        bound, mine = config.train.max_staleness, entry.max_staleness
+        staleness = Setting("max_staleness", bound, "train.max_staleness")
+        if mine is not None:
+            staleness = Setting(
+                "max_staleness", mine, "entry", ("train.max_staleness", bound) if mine != bound else None
+            )
+        return [*settings, staleness]
+    inherited = [(f"{name}, inherited", _only_rollout(layer)) for name, layer in training]
+    layers = [*inherited, ("eval.workflow_config", config.eval_layer), ("eval_overrides", overrides)]
+    return _sourced(_paths(), effective, EVALUATION_DEFAULTS, layers)
+
+
+def entry_settings(config: TrainRun) -> dict[str, dict[str, Any]]:
+    """For lock.json: label -> phase -> path -> value, where an entry differs from the run. Empty when none does."""
+    found: dict[str, dict[str, Any]] = {}
+    run = {"train": config.train.workflow_config, "eval": config.eval.workflow_config}
+    phases: tuple[Phase, Phase] = ("train", "eval")
+    for entry in config.environments:
+        record: dict[str, Any] = {}
+        for phase in phases:
+            base = _flat(run[phase].model_dump())
+            own = _flat(workflow_settings(config, entry, phase).model_dump())
+            changed = {path: own[path] for path in _paths() if own.get(path) != base.get(path)}
+            if changed:
+                record[phase] = changed
+        if entry.max_staleness not in (None, config.train.max_staleness):
+            record["max_staleness"] = entry.max_staleness
+        if record:
+            found[entry.label] = record
+    return found
+
+
+def _sourced(
+    paths: Sequence[str],
+    effective: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    layers: Sequence[tuple[str, Mapping[str, Any]]],
+) -> list[Setting]:
+    flat = [(name, _flat(layer)) for name, layer in layers]
+    base = {**_flat(WorkflowConfig().model_dump()), **defaults}
+    settings = []
+    for path in paths:
+        steps = [("default", base[path]), *((name, layer[path]) for name, layer in flat if path in layer)]
+        below = steps[-2] if len(steps) > 1 and steps[-2][1] != effective[path] else None
+        settings.append(Setting(path, effective[path], steps[-1][0], below))
+    return settings
+
+
+def _paths() -> list[str]:
+    """The dotted paths that an entry may set, sections before their keys left out."""
+    rollout = [key for key in EntryRollout.model_fields if key != "inference_params"]
+    sampling = [f"inference_params.{key}" for key in InferenceParams.model_fields]
+    plain = [key for key in EntryWorkflow.model_fields if key != "rollout_config"]
+    return [*plain, *(f"rollout_config.{key}" for key in (*rollout[:3], *sampling, *rollout[3:]))]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in _OPEN and isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _only_rollout(layer: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in layer.items() if key == "rollout_config"}

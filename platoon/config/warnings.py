@@ -1,0 +1,43 @@
+"""What loads but probably does not do what its writer meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from platoon.config.base import given
+from platoon.config.effective import effective_settings
+from platoon.config.runs import EvalRun, TrainRun
+
+
+def load_warnings(config: TrainRun | EvalRun) -> list[str]:
+    """One line a doubt, each starting with the dotted path it is about."""
+    return list(_evaluation(config) if isinstance(config, EvalRun) else _training(config))
+
+
+def _training(config: TrainRun) -> Iterator[str]:
+    for section in ("train", "eval"):
+        workflow = given(config.train.workflow_config) if section == "train" else config.eval_layer
+        if "output_dir" in (workflow.get("rollout_config") or {}):
+            yield f"{section}.workflow_config.rollout_config.output_dir: not used; the run directory is"
+    if config.eval.at_start and not config.eval.every:
+        yield "eval.at_start: not used; eval.every is 0, so nothing is evaluated"
+    for index, entry in enumerate(config.environments):
+        at = f"environments.{index}"
+        if given(entry.workflow_config).get("group_size") == 1:
+            yield f"{at}.workflow_config.group_size: a group of 1 has no baseline; its rollouts never train"
+        if not config.eval.every:
+            continue
+        for setting in effective_settings(config, entry, "eval"):
+            if setting.source == "eval.workflow_config" and (setting.below or ("",))[0] == "entry, inherited":
+                yield f"{at}.workflow_config.{setting.path}: evaluation uses {setting.value!r} of eval.workflow_config"
+
+
+def _evaluation(config: EvalRun) -> Iterator[str]:
+    if "output_dir" in given(config.inference.workflow.rollout_config):
+        yield "inference.workflow.rollout_config.output_dir: not used; inference.output_dir is"
+    for index, entry in enumerate(config.environments):
+        for key in given(entry.workflow_config):
+            if key != "rollout_config":
+                yield f"environments.{index}.workflow_config.{key}: not applied by an evaluation"
+        if entry.max_staleness is not None:
+            yield f"environments.{index}.max_staleness: not applied by an evaluation"
