@@ -62,7 +62,7 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(CONFIGS)
 def test_a_resolved_configuration_loads_to_the_same_run(data: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
