@@ -126,7 +126,10 @@ class _Assembler:
         cadence = Cadence(
             self.config.checkpoint.interval(self.plan.sampling.batches), self.config.checkpoint.recovery_every
         )
-        saver = Saver(SaverParts(self.plan.run_dir, self.plan.start, self.session, driver, recorder, cadence, swap))
+        parts = SaverParts(
+            self.plan.run_dir, self.plan.start, self.session, driver, recorder, cadence, store.column, swap
+        )
+        saver = Saver(parts)
         await swap(await saver.full(f"recovery-{state.train_step:06d}", state), state.policy_version, state.train_step)
         self._note(restored)
         background = await self.stack.enter_async_context(Background())

@@ -200,8 +200,11 @@ class Recorder:
         """Write held rows at least once a minute; a background task of the run."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            self._parts.tables.flush()
             self._parts.events.flush()
+            try:
+                self._parts.tables.flush()
+            except OSError as error:
+                log.warning("the tables cannot be written now (%s); their rows are held", error)
 
     def close(self, exit_code: int = 0) -> None:
         """Write what is held and end the sinks."""

@@ -20,7 +20,7 @@ from platoon.stats.snapshot import SnapshotError, read_recorded
 from platoon.stats.store import TaskStatsStore
 from platoon.train.checkpoints import Checkpoint, read_rows
 from platoon.train.dispatch import DispatchDriver, KeptGroup
-from platoon.train.kept import KeptError, read_kept
+from platoon.train.kept import KeptError, handed_back, read_kept
 
 log = logging.getLogger("platoon.train")
 
@@ -117,14 +117,4 @@ def _read_kept(run_dir: Path, state: Mapping[str, Any]) -> list[KeptGroup[GroupO
     except KeptError as error:
         log.warning("%s; its groups are rolled out again", error)
         return []
-    return [
-        KeptGroup(
-            key=group.key,
-            output=group.output,
-            error=None if group.output is not None else "failed before the checkpoint",
-            version=group.record.drawn_at.get("main", 0) if group.record is not None else 0,
-            reason=group.record.reason if group.record is not None else "order",
-            score=group.record.score if group.record is not None else None,
-        )
-        for group in groups
-    ]
+    return [handed_back(group) for group in groups]

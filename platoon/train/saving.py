@@ -18,9 +18,8 @@ from typing import Any, Protocol
 from platoon.credit import GroupOutput
 from platoon.stats.files import sha256, write_atomic
 from platoon.train.checkpoints import Checkpoint, append
-from platoon.train.dispatch import DispatchDriver, DriverState, Settled
-from platoon.train.kept import KeptGroup, write_kept
-from platoon.train.recorded_groups import group_record
+from platoon.train.dispatch import DispatchDriver, DriverState
+from platoon.train.kept import kept_group, write_kept
 from platoon.train.service import SavedWeights, ServiceSession, TinkerSampler
 from platoon.train.step import LoopState
 
@@ -74,6 +73,7 @@ class SaverParts:
     driver: DispatchDriver[GroupOutput]
     books: Books
     cadence: Cadence
+    label_column: str
     swap: Callable[[TinkerSampler, int, int], Awaitable[None]]
 
 
@@ -126,13 +126,27 @@ class Saver:
         """The files of a checkpoint. What the disk refuses leaves the checkpoint without that record (warned)."""
         try:
             tasks = books.write(name)
-            dispatch = write_dispatch(self._parts.run_dir, self._parts.start, name, driven)
+            dispatch = self._write_dispatch(name, driven)
         except (OSError, ValueError) as error:
             log.warning(
                 "checkpoint %s has no scheduler state (%s): a resume from it draws its open groups anew", name, error
             )
             return None, None
         return tasks, dispatch
+
+    def _write_dispatch(self, name: str, driven: DriverState[GroupOutput]) -> dict[str, Any]:
+        """Dispatcher state and kept groups; the record for the checkpoint's row."""
+        run_dir, start = self._parts.run_dir, self._parts.start
+        state = dict(driven.dispatch)
+        kept: dict[str, Any] | None = None
+        if driven.kept:
+            groups = [kept_group(one, self._parts.label_column) for one in driven.kept]
+            kept = write_kept(run_dir / "tasks" / f"kept-s{start}-{name}.parquet", groups)
+        state["kept"] = kept
+        path = run_dir / "tasks" / f"dispatch-s{start}-{name}.json"
+        write_atomic(path, (json.dumps(state, separators=(",", ":"), allow_nan=False) + "\n").encode())
+        record = {"file": f"tasks/{path.name}", "sha256": sha256(path), "format": state["format"], "start": start}
+        return {**record, "kept": kept["file"]} if kept is not None else record
 
 
 async def gather_all(files: Awaitable[Any], service: Awaitable[SavedWeights]) -> tuple[Any, SavedWeights]:
@@ -142,22 +156,3 @@ async def gather_all(files: Awaitable[Any], service: Awaitable[SavedWeights]) ->
         if isinstance(result, BaseException):
             raise result
     return results[1], results[0]
-
-
-def write_dispatch(run_dir: Path, start: int, name: str, driven: DriverState[GroupOutput]) -> dict[str, Any]:
-    """Dispatcher state and kept groups; the record for the checkpoint's row."""
-    state = dict(driven.dispatch)
-    kept: dict[str, Any] | None = None
-    if driven.kept:
-        kept = write_kept(run_dir / "tasks" / f"kept-s{start}-{name}.parquet", [_kept(one) for one in driven.kept])
-    state["kept"] = kept
-    path = run_dir / "tasks" / f"dispatch-s{start}-{name}.json"
-    text = json.dumps(state, separators=(",", ":"), allow_nan=False) + "\n"
-    write_atomic(path, text.encode())
-    record = {"file": f"tasks/{path.name}", "sha256": sha256(path), "format": state["format"], "start": start}
-    return {**record, "kept": kept["file"]} if kept is not None else record
-
-
-def _kept(settled: Settled[GroupOutput]) -> KeptGroup:
-    draw = settled.draw
-    return KeptGroup(settled.key, settled.output, group_record(settled, "_platoon_environment"), draw.entry, draw.label)
