@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
 
 from platoon.config import ConfigError
 from platoon.render.chat_template import ChatTemplateOptions, ChatTemplateRenderer
 from platoon.render.contract import Renderer
+from platoon.render.cookbook import CookbookRenderer
 from platoon.render.models import model_directory
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -30,7 +32,14 @@ def build_renderer(
     """Loads tokenizer and template and proves the parser. ConfigError names the key, the file or the remedy."""
     kwargs = dict(renderer_kwargs or {})
     if renderer_name not in PRESETS:
-        return _cookbook(model_name, renderer_name, kwargs)
+        if find_spec("tinker_cookbook") is None:
+            raise ConfigError(
+                [
+                    f"renderer_name {renderer_name!r} is none of {', '.join(PRESETS)}; renderers of tinker-cookbook "
+                    "need the extra: pip install 'platoon[tinker]'"
+                ]
+            )
+        return CookbookRenderer(model_name, renderer_name, kwargs)
     known = [field.name for field in fields(ChatTemplateOptions)]
     unknown = sorted(set(kwargs) - set(known))
     if unknown:
@@ -39,19 +48,3 @@ def build_renderer(
         )
     options = ChatTemplateOptions(**{**PRESETS[renderer_name], **kwargs})
     return ChatTemplateRenderer(model_directory(model_name), options)
-
-
-def _cookbook(model_name: str, renderer_name: str, kwargs: dict[str, Any]) -> Renderer:
-    try:
-        import tinker_cookbook  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            [
-                f"renderer_name {renderer_name!r} is none of {', '.join(PRESETS)}; renderers of tinker-cookbook need "
-                "the extra: pip install 'platoon[tinker]'"
-            ]
-        ) from error
-    # Imported here because the module imports tinker-cookbook, and with it torch.
-    from platoon.render.cookbook import CookbookRenderer
-
-    return CookbookRenderer(model_name, renderer_name, kwargs)

@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinker_cookbook import renderers, tokenizer_utils
-
 from platoon.config import ConfigError
 from platoon.render.contract import Message, ParsedReply, RenderError, ToolDefinition
 from platoon.render.messages import clean_messages
@@ -22,6 +20,8 @@ class CookbookRenderer:
     """ConfigError for a name or a keyword that the cookbook's renderer does not have."""
 
     def __init__(self, model_name: str, renderer_name: str, kwargs: Mapping[str, Any]) -> None:
+        from tinker_cookbook import renderers, tokenizer_utils
+
         directory = local_directory(model_name)
         self._tokenizer: Any = tokenizer_utils.get_tokenizer(model_name if directory is None else str(directory))
         try:
@@ -87,6 +87,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
             parts.append({"type": "text", "text": converted["content"]})
         converted["content"] = parts
     if message.get("tool_calls"):
+        from tinker_cookbook import renderers
+
         converted["tool_calls"] = [
             renderers.ToolCall(
                 id=call.get("id"),
