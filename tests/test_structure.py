@@ -27,6 +27,9 @@ LEAVES = {
     "platoon.stats.schema",
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+# the modules whose whole point is one heavy library; each is imported only where that library is needed
+SERVER_PROCESS = ROOT / "platoon/cli/server_process.py"
+HEAVY = {SERVER_PROCESS, ROOT / "platoon/render/cookbook.py", ROOT / "platoon/envs/number_search/env.py"}
 SOURCES = sorted(p for top in ("platoon", "flows", "tasks") for p in (ROOT / top).rglob("*.py"))
 
 
@@ -76,9 +79,8 @@ def test_service_imports_only_config() -> None:
 @pytest.mark.parametrize("package", ["platoon", "flows", "tasks"])
 def test_library_never_imports_prefect_and_upper_layers(package: str) -> None:
     forbidden = {"platoon": {"prefect", "flows", "tasks"}, "tasks": {"flows"}, "flows": set()}[package]
-    allowed_files = {"platoon/cli/server.py"}
     for path in (ROOT / package).rglob("*.py"):
-        if str(path.relative_to(ROOT)) in allowed_files:
+        if path == SERVER_PROCESS:
             continue
         for line, module in imports(path):
             assert module.partition(".")[0] not in forbidden, f"{path}:{line} imports {module}"
@@ -87,14 +89,14 @@ def test_library_never_imports_prefect_and_upper_layers(package: str) -> None:
 def test_heavy_modules_are_not_imported_at_module_level_of_light_rooms() -> None:
     heavy = {"torch", "tinker", "prefect", "openreward", "wandb", "transformers", "datasets", "tinker_cookbook"}
     for path in SOURCES:
-        if path.parts[len(ROOT.parts)] != "platoon":
+        if path.parts[len(ROOT.parts)] != "platoon" or path in HEAVY:
             continue
         for line, module in imports(path, top_level=True):
             assert module.partition(".")[0] not in heavy, f"{path}:{line} imports {module} at module level"
 
 
 def test_config_and_cli_start_light() -> None:
-    for path in [*(ROOT / "platoon/config").rglob("*.py"), *(ROOT / "platoon/cli").rglob("*.py")]:
+    for path in {*(ROOT / "platoon/config").rglob("*.py"), *(ROOT / "platoon/cli").rglob("*.py")} - HEAVY:
         for line, module in imports(path, top_level=True):
             assert module.partition(".")[0] not in {"polars", "pyarrow", "fastapi", "uvicorn"}, f"{path}:{line} {module}"
 
@@ -119,6 +121,7 @@ def test_broad_excepts_are_few_and_named() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ExceptHandler):
                 names = {getattr(n, "id", "") for n in ast.walk(node.type)} if node.type is not None else {""}
-                if node.type is None or names & {"Exception", "BaseException"}:
+                passes_on = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+                if (node.type is None or names & {"Exception", "BaseException"}) and not passes_on:
                     broad.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert len(broad) <= 5, "\n".join(broad)
