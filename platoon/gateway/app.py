@@ -105,6 +105,7 @@ class _Routes:
             gateway.check_kind(agent, kind)
             body = await _body(request)
             # No await from here to the start of the call.
+            gateway.check_open(agent)
             stopped = gateway.budget_stop(agent, kind)
             if stopped is None:
                 prepared = gateway.prepare(agent, dialect.request(body), kind)
