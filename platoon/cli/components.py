@@ -9,6 +9,7 @@ from platoon.config import EnvironmentConfig, Loaded
 from platoon.config.problems import ConfigError, Problem
 from platoon.envs.listing import dataset_problems
 from platoon.envs.services import service_problems
+from platoon.extensions.boundary import Boundary
 from platoon.harness.registry import get_harness
 
 
@@ -27,14 +28,12 @@ def _all(entries: Sequence[EnvironmentConfig]) -> Iterator[Problem]:
 
 
 def _import_package(entry: EnvironmentConfig) -> str | None:
-    """Import the entry's package; what went wrong, or None. A package is the user's code: anything may escape."""
+    """Import the entry's package; what went wrong, or None."""
     if entry.package is None:
         return None
-    try:
+    with Boundary("environment", quiet=True) as caught:
         import_module(entry.package)
-    except Exception as error:
-        return f"cannot import {entry.package}: {type(error).__name__}: {error}"
-    return None
+    return f"cannot import {entry.package}: {caught.text}" if caught.error is not None else None
 
 
 def _entry(entry: EnvironmentConfig) -> Iterator[Problem]:
