@@ -221,7 +221,7 @@ class ModelGateway(AgentRegistry):
         return sampled, version
 
     def _read(self, prepared: PreparedCall, sampled: Sampled) -> ChatResponse:
-        tokens = list(sampled.tokens)
+        tokens: list[int] = np.asarray(sampled.tokens, np.int32).tolist()
         parsed = self.renderer.parse(tokens, prompt_text=prepared.prompt_text, tools=prepared.request.tools)
         for block in parsed.unparsed:
             self._unparsed_logged += 1

@@ -233,6 +233,17 @@ async def test_a_sampler_failure_is_the_gateways_and_is_counted() -> None:
     assert (agent.gateway_errors, agent.calls) == (2, [])
 
 
+async def test_a_sampler_may_answer_with_arrays() -> None:
+    class Arrays:
+        async def sample(self, prompt: object, params: SamplingParams) -> Sampled:
+            tokens = np.array([104, 105, TOY_EOS], np.int64)
+            return Sampled(tokens, np.array([-0.5] * 3, np.float32), "stop")  # type: ignore[arg-type]
+
+    gateway = make_gateway(Arrays())
+    response = await gateway.chat(gateway.open_agent(OpenAgent("r")), ChatRequest(HELLO))
+    assert (response.message["content"], response.tokens) == ("hi", [104, 105, TOY_EOS])
+
+
 @pytest.mark.parametrize(
     "sampled", [Sampled([1], [], "stop"), Sampled([1], [float("nan")], "stop"), Sampled([1], [float("-inf")], "stop")]
 )
