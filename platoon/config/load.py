@@ -7,6 +7,7 @@ its dotted path and line. It imports no room of the package and no training libr
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from platoon.config.unbuilt import TABLES, unbuilt_problems
 Kind = Literal["train", "eval"]
 _ROOTS: dict[Kind, type[TrainRun] | type[EvalRun]] = {"train": TrainRun, "eval": EvalRun}
 _PASSES = 12
+RESOLVED = "config.resolved.yaml"
+SOURCE_LINE = "# source: "
 
 
 class Resolver(Protocol):
@@ -206,7 +209,16 @@ def _report(file: Path, problems: Sequence[Problem], places: Mapping[KeyPath, st
 
 
 def add_project_path(where: Loaded | Path) -> None:
-    """Let the config file's directory be imported from, after everything installed."""
+    """Let the config file's directory be imported from, after everything installed. For a resolved configuration
+    also the directories of the files it was made from, so that it runs from where it lies."""
     file = where.path if isinstance(where, Loaded) else where.expanduser().resolve()
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+    for directory in dict.fromkeys(str(one.parent) for one in (file, *_made_from(file))):
+        if directory not in sys.path:
+            sys.path.append(directory)
+
+
+def _made_from(file: Path) -> list[Path]:
+    if file.name != RESOLVED or not file.is_file():
+        return []
+    head = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    return [Path(line.removeprefix(SOURCE_LINE)) for line in head if line.startswith(SOURCE_LINE)]

@@ -21,13 +21,13 @@ import yaml
 
 import platoon
 from platoon.config.files import write_text
-from platoon.config.load import Loaded
+from platoon.config.load import RESOLVED, SOURCE_LINE, Loaded
 from platoon.config.problems import ConfigError, dotted
 from platoon.config.run_lock import process_start
 from platoon.config.runs import EvalRun
 from platoon.config.secrets import mask_argument, split_secrets
 
-RESOLVED = "config.resolved.yaml"
+__all__ = ["LOCK", "RESOLVED", "dump_resolved", "to_yaml", "update_lock", "write_lock", "write_process_record"]
 LOCK = "lock.json"
 _VERSIONS = {
     "tinker": "tinker",
@@ -42,7 +42,7 @@ def dump_resolved(loaded: Loaded, path: Path) -> None:
     data, left_out = split_secrets(_anchored(loaded))
     header = [
         f"# written by platoon {platoon.__version__}",
-        *(f"# source: {_one_line(str(source))}" for source in loaded.sources),
+        *(SOURCE_LINE + _one_line(str(source)) for source in loaded.sources),
         *(f"# override: {_one_line(override)}" for override in loaded.overrides),
         *(f"# not written: {dotted(key)}" for key in left_out),
     ]

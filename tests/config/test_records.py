@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import platoon
-from platoon.config import ConfigError, RunLock, load
+from platoon.config import ConfigError, RunLock, add_project_path, load
 from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
 from platoon.config.run_lock import FRESH_SECONDS, current_boot_id
 
@@ -65,6 +65,15 @@ def test_the_resolved_file_says_where_it_came_from(write: Write) -> None:
         "# override: train.renderer_kwargs.x=a\\nb",
     ]
     assert not list(base.parent.glob(".*.partial"))
+
+
+def test_a_resolved_file_finds_the_projects_modules(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(write(MINIMAL, "project/run.yaml"))
+    target = loaded.path.parent.parent / "elsewhere" / RESOLVED
+    dump_resolved(loaded, target)
+    monkeypatch.setattr(sys, "path", ["first"])
+    add_project_path(load(target))
+    assert sys.path == ["first", str(target.parent), str(loaded.path.parent)]
 
 
 def test_lock_json(tmp_path: Path) -> None:
