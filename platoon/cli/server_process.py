@@ -23,8 +23,14 @@ Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
+RETRY_SECONDS = b"0.1"
+
+
 class Clients:
-    """An ASGI app around another one that notes how long nobody has been connected."""
+    """An ASGI app around another one that notes how long nobody has been connected.
+
+    A 503 (a write conflict in SQLite) gets a `Retry-After`: Prefect's client would wait 2 s.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -35,9 +41,15 @@ class Clients:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 503:
+                message["headers"] = [*message["headers"], (b"retry-after", RETRY_SECONDS)]
+            await send(message)
+
         self._open += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, answer)
         finally:
             self._open -= 1
             self._last = time.monotonic()
@@ -112,6 +124,9 @@ def main(directory: Path, port: int, idle_seconds: float) -> int:
             return 1
         from prefect.server.api.server import create_app
 
+        from platoon.cli.server_database import queue_writes
+
+        queue_writes()
         asyncio.run(serve(create_app(final=True), directory, port, idle_seconds))
     return 0
 
