@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Background:
@@ -55,15 +57,25 @@ class Background:
         if self._failure is not None and self._failure.done():
             self._failure.result()
 
-    async def race(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """The result of `work`, or the failure of a background task that comes first (`work` is then cancelled)."""
+    async def until(self, task: asyncio.Future[T]) -> T:
+        """The result of `task`, or the failure of a background task that comes first (`task` is then cancelled).
+
+        When the caller is cancelled, `task` goes on: it is the caller's.
+        """
         assert self._failure is not None, "enter the owner first"
+        either: list[asyncio.Future[Any]] = [task, self._failure]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._failure.result()
+        return task.result()
+
+    async def race(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `until`, for work that ends with this call."""
         mine = asyncio.ensure_future(work)
         try:
-            await asyncio.wait({mine, self._failure}, return_when=asyncio.FIRST_COMPLETED)
-            if not mine.done():
-                self._failure.result()
-            return mine.result()
+            return await self.until(mine)
         finally:
             if not mine.done():
                 mine.cancel()

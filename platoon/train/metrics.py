@@ -55,6 +55,7 @@ class StepMetrics:
             **workload_metrics(items, submitted),
             **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
             **self.driver.blocked_shares(),
+            **self.driver.traffic.sampled(),
             "total_datums_per_batch": work.datums,
             "update_weights_time": work.seconds.get("publish", 0.0),
             "policy/version": state.policy_version,

@@ -11,6 +11,7 @@ where a run stands; opening it again goes on after its newest checkpoint.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -31,6 +32,7 @@ from platoon.train.step import LoopState, Phase, StepReport, direct
 from platoon.train.stop import StopRequest
 
 log = logging.getLogger("platoon.train")
+LEAVE_SECONDS = 25.0  # what a cancelled Prefect run is given before it is killed is 30
 Status = Literal["finished", "interrupted", "nothing to do"]
 
 
@@ -92,9 +94,30 @@ class TrainingRun:
     async def step(self, phase: Phase = direct) -> StepReport | None:
         """Train one batch; None when a stop dropped it. `phase(name, body)` runs each of the step's phases."""
         assert self._parts is not None, "a run without anything to do has no step"
-        report: StepReport | None = await self._parts.background.race(self._parts.loop.step(phase))
+        work = asyncio.ensure_future(self._parts.loop.step(phase))
+        try:
+            report = await self._parts.background.until(work)
+        except asyncio.CancelledError:
+            await self._leave(work)
+            raise
         self._dropped = report is None
         return report
+
+    async def _leave(self, work: asyncio.Future[StepReport | None]) -> None:
+        """Cancelled from outside: drop or finish the step, and save, within `LEAVE_SECONDS`."""
+        assert self._parts is not None
+        self._stop.request("cancelled")
+        state = self._parts.loop.state
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await asyncio.wait({work})
+                if state.train_step > self.plan.start_step:
+                    await self._parts.saver.full(f"{state.train_step:06d}_interrupted", state)
+        except TimeoutError:
+            log.warning("no final save within %.0f s; the run goes on from its newest checkpoint", LEAVE_SECONDS)
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
     async def finish(self) -> RunResult:
         """Wait for evaluations, make the final save, and say how the run ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -165,3 +166,25 @@ def test_lock_file_names_versions_and_command(undisturbed: Path) -> None:
     assert lock["versions"]["platoon"] == "0.4.0"
     assert lock["versions"]["tinker"].startswith("0.25")
     assert lock["argv"][0] == "train"
+
+
+async def test_cancelled_run_saves_before_it_leaves(undisturbed: Path, tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    async def train() -> None:
+        async with open_training(loaded(tmp_path)) as run:
+            for number in range(6):
+                if number == 3:
+                    reached.set()
+                await run.step()
+
+    task = asyncio.create_task(train())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    rows = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows
+    assert rows[-1]["name"] in {"000003_interrupted", "000004_interrupted"}
+    assert (await train_run(loaded(tmp_path))).status == "finished"
+    assert weights(run_dir(tmp_path)) == weights(undisturbed)
+    assert audit_run(run_dir(tmp_path)).fates == dict.fromkeys(range(18), "consumed")
