@@ -189,27 +189,6 @@ async def test_a_closed_session_grades_as_an_error_and_closes_twice() -> None:
     assert (await session.call_tool("add", {"number": 1})).is_error
 
 
-async def test_a_shared_fork_keeps_the_environment_open_until_the_last_leaves() -> None:
-    before = worlds.COUNTS["closed"]
-    session = await opened("Counting")
-    child = await session.fork("shared")
-    await session.close()
-    assert worlds.COUNTS["closed"] == before
-    assert (await child.call_tool("finish", {"number": 1})).reward == 1.0
-    await child.close()
-    assert worlds.COUNTS["closed"] == before + 1
-
-
-@pytest.mark.parametrize(
-    ("mode", "error"), [("copy", NotImplementedError), ("fresh", NotImplementedError), ("x", ValueError)]
-)
-async def test_other_forks_say_that_they_are_not_there(mode: Any, error: type[Exception]) -> None:
-    session = await opened("Counting")
-    with pytest.raises(error, match=mode):
-        await session.fork(mode)
-    await session.close()
-
-
 @pytest.mark.parametrize("name", ["BadSetup", "BadPrompt"])
 async def test_a_session_that_cannot_open_closes_what_it_opened(name: str) -> None:
     before = dict(worlds.COUNTS)

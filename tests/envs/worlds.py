@@ -210,3 +210,49 @@ class SetupAndPromptAreAsync(Counting):
 
     async def get_prompt(self) -> list[TextBlock]:  # type: ignore[override]
         return [TextBlock(text="async prompt")]
+
+
+class Tally(Counting):
+    """Counts what was added; ends when asked, with the sum as reward. Nothing to tear down."""
+
+    setup = Environment.setup
+    teardown = Environment.teardown
+
+    def __init__(self, task_spec: dict[str, Any], secrets: dict[str, str] | None = None) -> None:
+        super().__init__(task_spec, secrets or {})
+        self.state = {"sum": 0}
+
+    @tool  # type: ignore[untyped-decorator]
+    def add(self, arguments: Number) -> ToolOutput:
+        """Add to the sum."""
+        self.state["sum"] += arguments.number
+        return said(str(self.state["sum"]))
+
+    @tool  # type: ignore[untyped-decorator]
+    def end(self) -> ToolOutput:
+        """End with the sum."""
+        return said("ended", reward=float(self.state["sum"]), finished=True)
+
+
+class TallyWithChildren(Counting):
+    """Children share the state and have a goal and a grade of their own."""
+
+    def __init__(self, task_spec: dict[str, Any], secrets: dict[str, str] | None = None) -> None:
+        super().__init__(task_spec, secrets or {})
+        self.state = {"sum": 0}
+
+    @tool  # type: ignore[untyped-decorator]
+    def add(self, arguments: Number) -> ToolOutput:
+        """Add to the sum."""
+        self.state["sum"] += arguments.number
+        return said(str(self.state["sum"]))
+
+    def platoon_fork(self, task_spec: dict[str, Any]) -> Any:
+        if task_spec["goal"] == "nothing":
+            return None
+        child = TallyWithChildren(task_spec)
+        child.state = self.state
+        return child
+
+    def platoon_grade(self) -> float:
+        return float(str(self.state["sum"]) == str(self.task_spec["goal"]))

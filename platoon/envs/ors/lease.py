@@ -26,12 +26,17 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """`env` is a set-up environment. `turn` counts executed calls; `terminal` is the first finished result."""
+    """`env` is a set-up environment. `turn` counts executed calls; `terminal` is the first finished result.
 
-    def __init__(self, env: Any, options: OrsOptions, gate: ToolGate | None = None) -> None:
+    With `parent`, `env` is another view of the parent's state: calls are ordered and counted together, the accounting
+    is its own, and ending it leaves the environment to the parent.
+    """
+
+    def __init__(self, env: Any, options: OrsOptions, parent: Lease | None = None) -> None:
         self.env = env
         self.options = options
-        self.gate = gate or ToolGate(options.queue_timeout_s)
+        self.parent = parent
+        self.gate: ToolGate = ToolGate(options.queue_timeout_s) if parent is None else parent.gate
         self.turn = 0
         self.finished = False
         self.cap_hit = False
@@ -43,8 +48,10 @@ class Lease:
         self.learned_terminal: set[str] = set()
         self._tools: ToolTable | None = None
         self._holders = 0
-        self._inflight: dict[CallClass, int] = {"serial": 0, "concurrent": 0, "exclusive": 0}
-        self._moved = asyncio.Event()
+        self._inflight: dict[CallClass, int] = (
+            {"serial": 0, "concurrent": 0, "exclusive": 0} if parent is None else parent._inflight
+        )
+        self._moved: asyncio.Event = asyncio.Event() if parent is None else parent._moved
         self._teardown: asyncio.Task[None] | None = None
 
     @property
@@ -156,7 +163,14 @@ class Lease:
         return sum(self._inflight.values()) > 0
 
     def hold(self) -> None:
+        """Keep the environment open until the matching `release`."""
         self._holders += 1
+
+    def adopt(self, other: Lease) -> None:
+        """Take over what another lease has counted so far: an episode that goes on in a copy."""
+        self.turn, self.finished, self.cap_hit = other.turn, other.finished, other.cap_hit
+        self.last_reward, self.terminal, self.terminal_tool = other.last_reward, other.terminal, other.terminal_tool
+        self.errors, self.learned_terminal = list(other.errors), set(other.learned_terminal)
 
     async def release(self) -> None:
         """Leave the environment. The last holder closes it; the teardown goes on when the caller is cancelled."""
@@ -164,6 +178,9 @@ class Lease:
         if self._holders > 0:
             return
         self.closed = True
+        if self.parent is not None:
+            await self.parent.release()
+            return
         if self._teardown is None:
             self._teardown = in_background(self._close())
         await asyncio.shield(self._teardown)

@@ -14,7 +14,7 @@ from platoon.envs.contract import EnvSession, EnvSetupError
 from platoon.envs.ors.options import OrsOptions
 from platoon.envs.ors.refs import TaskRef, parse_task_id, task_name
 from platoon.envs.ors.sdk import environment_class
-from platoon.envs.ors.session import open_session
+from platoon.envs.ors.session import Origin
 from platoon.envs.ors.threads import in_thread, run_user_callable
 from platoon.rollout.trajectory import Task
 
@@ -91,7 +91,7 @@ class OrsEnvironmentService:
             await self._check_split(ref.split)
         except ValueError as error:
             raise EnvSetupError("env_config", str(error)) from error
-        return await open_session(await self._class(), task, ref, self.options, rollout_id=rollout_id)
+        return await Origin(await self._class(), ref, self.options).open(task, rollout_id)
 
     async def _class(self) -> Any:
         """The environment class. Its first import, and the SDK's, takes seconds and runs beside the event loop."""

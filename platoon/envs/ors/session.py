@@ -1,4 +1,4 @@
-"""A rollout's session with an in-process openreward environment: opening, grading, leaving.
+"""A rollout's session with an in-process openreward environment: tools, grading, forks, leaving.
 
 Grading fails closed: a failure of the infrastructure is an error, a finished episode without a finite reward is
 invalid, and only an episode that ran well and was never submitted scores 0.
@@ -6,21 +6,20 @@ invalid, and only an episode that ran well and was never submitted scores 0.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from platoon.envs.contract import EnvSession, EnvSetupError, ForkMode, Outcome, ToolResult, ToolSpec
+from platoon.envs.contract import EnvSession, ForkMode, Outcome, ToolResult, ToolSpec
 from platoon.envs.gate import EnvBusy, GateClosed
 from platoon.envs.ors.calls import outcome_of
-from platoon.envs.ors.lease import Lease, tear_down
+from platoon.envs.ors.forks import copy_of, view_of
+from platoon.envs.ors.lease import Lease
+from platoon.envs.ors.opening import open_environment
 from platoon.envs.ors.options import OrsOptions
 from platoon.envs.ors.refs import TaskRef
 from platoon.envs.ors.threads import run_user_callable
-from platoon.envs.teardown import in_background
 from platoon.extensions.boundary import Boundary
-from platoon.extensions.names import import_string
 from platoon.rollout.trajectory import Task
 
 
@@ -30,10 +29,11 @@ class OrsSession:
     manages_concurrency = True
     sandbox: Any = None
 
-    def __init__(self, lease: Lease, task: Task, instruction: str, rollout_id: str) -> None:
+    def __init__(self, lease: Lease, task: Task, instruction: str, rollout_id: str, origin: Origin) -> None:
         self.task = task
         self.instruction = instruction
         self.rollout_id = rollout_id
+        self.origin = origin
         self.closed = False
         self._lease = lease
         lease.hold()
@@ -70,14 +70,23 @@ class OrsSession:
             return Outcome.infra("session_closed", reason="the session was closed before it was graded")
 
     async def fork(self, mode: ForkMode = "shared", *, task: Task | None = None) -> EnvSession:
+        """A child's session: on the same state, on a copy of it, or on a new environment of the same task.
+
+        RuntimeError when the session is closed, EnvBusy when no copy can be taken in time, NotImplementedError when
+        the class cannot be copied, EnvSetupError for a new environment that does not open.
+        """
         if mode not in ("shared", "copy", "fresh"):
             raise ValueError(f"fork mode {mode!r} is not one of shared, copy, fresh")
-        if mode != "shared":
-            raise NotImplementedError(f"fork mode {mode!r} of in-process environments is not available yet")
-        if task is not None and getattr(self._lease.env, "platoon_fork", None) is not None:
-            raise NotImplementedError("forks through the environment's platoon_fork are not available yet")
-        goal = self.instruction if task is None or task.goal is None else task.goal
-        return OrsSession(self._lease, task or self.task, goal, self.rollout_id)
+        if self.closed or self._lease.closed:
+            raise RuntimeError("the environment session is closed and cannot be forked")
+        if mode == "fresh":
+            return await self.origin.open(task or replace(self.task, goal=None), self.rollout_id)
+        if mode == "copy":
+            lease = await copy_of(self._lease)
+        else:
+            lease = await view_of(self._lease, task)
+        child = self.task if task is None else replace(task, misc={**task.misc, "ors": self.origin.ref.record()})
+        return OrsSession(lease, child, child.goal or self.instruction, self.rollout_id, self.origin)
 
     async def close(self) -> None:
         """Leave the environment; a second call does nothing more than wait for the first's teardown."""
@@ -129,75 +138,17 @@ def _from_hook(value: Any, notes: Mapping[str, Any]) -> Outcome:
     return outcome_of(get("reward"), metadata, notes)
 
 
-async def open_session(cls: Any, task: Task, ref: TaskRef, options: OrsOptions, *, rollout_id: str) -> OrsSession:
-    """Build, set up and prompt an environment. EnvSetupError on any failure, after closing what was opened."""
-    env = await _build(cls, ref, options)
-    await _set_up(env, ref, options)
-    prompt = ""
-    try:
-        with Boundary("environment", quiet=True) as caught:
-            prompt = await _prompt(env, options)
-    except asyncio.CancelledError:
-        in_background(tear_down(env, options.close_timeout_s))
-        raise
-    if caught.error is not None:
-        await asyncio.shield(in_background(tear_down(env, options.close_timeout_s)))
-        raise EnvSetupError("env_setup", f"task {ref.task_id}: get_prompt raised {caught.text}") from caught.error
-    instruction = task.goal or prompt
-    opened = replace(task, goal=instruction, misc={**task.misc, "ors": ref.record()})
-    return OrsSession(Lease(env, options), opened, instruction, rollout_id)
+@dataclass(frozen=True)
+class Origin:
+    """What a session was opened from: the environment class, the task's place in it, the service's options."""
 
+    cls: Any
+    ref: TaskRef
+    options: OrsOptions
 
-async def _build(cls: Any, ref: TaskRef, options: OrsOptions) -> Any:
-    env: Any = None
-    with Boundary("environment", quiet=True) as caught:
-        spec = await cls.get_task(ref.split, ref.index)
-        env = cls(task_spec=spec, secrets=dict(options.secrets or {}))
-    if caught.error is not None:
-        raise _setup_error(f"task {ref.task_id}: {caught.text}", caught.error)
-    return env
-
-
-async def _set_up(env: Any, ref: TaskRef, options: OrsOptions) -> None:
-    setup = asyncio.ensure_future(run_user_callable(env.setup))
-    try:
-        with Boundary("environment", quiet=True) as caught:
-            await asyncio.shield(setup)
-    except asyncio.CancelledError:
-        in_background(_after_setup(setup, env, options))
-        raise
-    if caught.error is not None:
-        await asyncio.shield(in_background(tear_down(env, options.close_timeout_s)))
-        raise _setup_error(f"task {ref.task_id}: setup raised {caught.text}", caught.error)
-
-
-def _setup_error(message: str, error: BaseException) -> EnvSetupError:
-    wrong_task = isinstance(error, IndexError | KeyError | ValueError)
-    made = EnvSetupError("env_config" if wrong_task else "env_setup", message)
-    made.__cause__ = error
-    return made
-
-
-async def _after_setup(setup: asyncio.Future[Any], env: Any, options: OrsOptions) -> None:
-    await asyncio.wait({setup})
-    if not setup.cancelled():
-        setup.exception()  # the rollout is gone; the setup's own failure has no reader
-    await tear_down(env, options.close_timeout_s)
-
-
-async def _prompt(env: Any, options: OrsOptions) -> str:
-    blocks = await run_user_callable(env.get_prompt)
-    if isinstance(blocks, str):
-        blocks = [blocks]
-    text = "\n".join(
-        block
-        if isinstance(block, str)
-        else f"[image: {block.mimeType}]"
-        if getattr(block, "type", None) == "image"
-        else str(block.text)
-        for block in blocks
-    )
-    rewrite = options.prompt_filter
-    if rewrite is not None:
-        text = (import_string(rewrite) if isinstance(rewrite, str) else rewrite)(text)
-    return text
+    async def open(self, task: Task, rollout_id: str) -> OrsSession:
+        """A session with a new environment. EnvSetupError on any failure, after closing what was opened."""
+        env, prompt = await open_environment(self.cls, self.ref, self.options)
+        instruction = task.goal or prompt
+        opened = replace(task, goal=instruction, misc={**task.misc, "ors": self.ref.record()})
+        return OrsSession(Lease(env, self.options), opened, instruction, rollout_id, self)
