@@ -73,15 +73,12 @@ TRAIN: tuple[Unbuilt, ...] = (
     Unbuilt("train.group_admission", _ADMISSION, ("all",)),
     Unbuilt("train.group_admission_options", _ADMISSION, ({},)),
     Unbuilt("train.refill.max_groups_per_step", _ADMISSION, (3.0,)),
-    Unbuilt("train.rollout_group_limits", "limiting how many groups of a label run at once", ({},)),
-    Unbuilt("train.label_by", "labels from a column of the tasks", (None, "_platoon_environment")),
     Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
     *(Unbuilt(f"{at}.straggler_policies", "cutting groups off by label", ({},)) for at in _RUN_WORKFLOWS),
     *_of_rollouts(_ROLLOUTS),
     Unbuilt("train.optimizer.schedule", "a learning rate that moves", ("constant",)),
     Unbuilt("train.optimizer.warmup_steps", "a learning rate that moves", (0,)),
     Unbuilt("train.optimizer.min_ratio", "a learning rate that moves", (0.0,)),
-    Unbuilt("checkpoint.keep_recovery", "pruning recovery checkpoints"),
     Unbuilt("watchdog.max_restarts", "restarting a run under supervision", (0,)),
 )
 EVAL: tuple[Unbuilt, ...] = (

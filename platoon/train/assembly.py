@@ -16,11 +16,8 @@ from platoon.config import Loaded
 from platoon.config.records import LOCK, update_lock
 from platoon.config.secrets import split_secrets
 from platoon.credit import GroupOutput
-from platoon.draw.dispatcher import Dispatcher, DispatchSettings
-from platoon.draw.fingerprint import fingerprint
 from platoon.draw.pool import PoolRow
 from platoon.draw.records import Draw
-from platoon.draw.samplers.static import build_sampling
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
 from platoon.render import Renderer, build_renderer
@@ -30,15 +27,17 @@ from platoon.stats.metrics import label_prefixes
 from platoon.stats.schema import EntryInfo
 from platoon.stats.store import TaskStatsStore
 from platoon.train.background import Background
-from platoon.train.dispatch import DispatchDriver, DriverOptions
-from platoon.train.environments import sampling_settings
+from platoon.train.checkpoints import Checkpoint
+from platoon.train.dispatch import DispatchDriver
 from platoon.train.evaluation import Due, EvaluationLoop
 from platoon.train.group import GroupRolloutWorkflow
 from platoon.train.metrics import EvaluationMetrics, StepMetrics
 from platoon.train.opening import sample_timeout_seconds
+from platoon.train.pruning import Pruner, PrunerParts, Rules
 from platoon.train.recorder import Recorder, RecorderParts, Tables
 from platoon.train.resume import Restored, restore_draws, restore_statistics
 from platoon.train.saving import Cadence, Saver, SaverParts
+from platoon.train.scheduling import driver_options, open_dispatcher
 from platoon.train.service import ServiceSession, TinkerSampler
 from platoon.train.sinks import Progress, Sink, WandbSink
 from platoon.train.step import LoopState, StepLoop, StepParts
@@ -58,11 +57,17 @@ class Assembly:
     saver: Saver
     background: Background
     evaluation: EvaluationLoop | None
+    pruner: Pruner | None
 
     async def evaluation_idle(self) -> None:
         """Wait until every evaluation that fell due has ended."""
         if self.evaluation is not None:
             await self.evaluation.idle()
+
+    async def pruned(self) -> None:
+        """Wait, for a bounded time, until no recovery checkpoint is left to delete."""
+        if self.pruner is not None:
+            await self.pruner.idle()
 
 
 @dataclass
@@ -103,6 +108,7 @@ class _Assembler:
         watchdog = self.config.watchdog
         self.watchdog = Watchdog(watchdog.timeout_seconds, watchdog.exit_code)
         self.evaluation: EvaluationLoop | None = None
+        self.pruner: Pruner | None = None
 
     async def build(self) -> Assembly:
         renderer = build_renderer(self.train.model_name, self.train.renderer_name, self.train.renderer_kwargs)
@@ -118,6 +124,7 @@ class _Assembler:
         self.stack.callback(recorder.close)
         state = self._state()
         restored = self._restore(driver, store, recorder)
+        self._pruning(current, state)
 
         async def swap(sampler: TinkerSampler, version: int, step: int) -> None:
             current.sampler, current.version = sampler, version
@@ -127,7 +134,7 @@ class _Assembler:
             self.config.checkpoint.interval(self.plan.sampling.batches), self.config.checkpoint.recovery_every
         )
         parts = SaverParts(
-            self.plan.run_dir, self.plan.start, self.session, driver, recorder, cadence, store.column, swap
+            self.plan.run_dir, self.plan.start, self.session, driver, recorder, cadence, store.column, swap, self._saved
         )
         saver = Saver(parts)
         await swap(await saver.full(f"recovery-{state.train_step:06d}", state), state.policy_version, state.train_step)
@@ -137,7 +144,7 @@ class _Assembler:
         self._start(background, driver, recorder)
         bounds = {e.label: e.max_staleness for e in self.config.environments if e.max_staleness is not None}
         loop = StepLoop(StepParts(self.config, driver, self.session, saver, recorder, bounds), state)
-        return Assembly(loop, saver, background, self.evaluation)
+        return Assembly(loop, saver, background, self.evaluation, self.pruner)
 
     def _gateway(self, renderer: Renderer, current: Current) -> ModelGateway:
         return ModelGateway(
@@ -171,20 +178,7 @@ class _Assembler:
         )
 
     def _driver(self, workflow: GroupRolloutWorkflow, tables: Tables) -> DispatchDriver[GroupOutput]:
-        settings = DispatchSettings(
-            batch_size=self.train.batch_size,
-            group_size=self.train.workflow_config.group_size,
-            max_staleness=self.train.max_staleness,
-            group_sizes={label: one.settings.group_size for label, one in self.plan.train.played.items()},
-        )
-        sampling = sampling_settings(self.config)
-        pool = self.plan.train.pool
-        steps_left = max(self.plan.end_step - self.plan.start_step, 0)
-        dispatcher = Dispatcher(
-            pool, build_sampling(sampling, pool), settings, start=self.plan.start, steps_left=steps_left
-        )
-        dispatcher.fingerprint = fingerprint(sampling, pool)
-        dispatcher.version = self.plan.resume.policy_version if self.plan.resume is not None else 0
+        dispatcher = open_dispatcher(self.plan)
 
         async def run_group(draw: Draw, row: PoolRow, lease: RolloutLease) -> GroupOutput | None:
             played = await workflow.play(row, lease, seed_scope=str(draw.position), group_size=draw.group_size)
@@ -194,12 +188,7 @@ class _Assembler:
                 tables.usage.append(usage)
             return played.output
 
-        options = DriverOptions(
-            max_concurrent_rollouts=self.train.max_concurrent_rollouts or self.train.batch_size * settings.group_size,
-            rolling=self.train.permit_release == "rollout",
-            finish_step_on_stop=self.train.num_minibatches > 1,
-        )
-        return DispatchDriver(dispatcher, run_group, options)
+        return DispatchDriver(dispatcher, run_group, driver_options(self.config))
 
     def _recorder(
         self, store: TaskStatsStore, tables: Tables, driver: DispatchDriver[GroupOutput], current: Current
@@ -233,6 +222,7 @@ class _Assembler:
                 sinks=sinks,
                 wandb_run_id=lambda: wandb.run_id if wandb is not None else None,
                 progress=self.watchdog.heartbeat,
+                gauges=self._gauges,
                 after_step=after_step,
                 first_update=first_update,
             )
@@ -266,6 +256,31 @@ class _Assembler:
         if resume is not None:
             restore_draws(self.plan.run_dir, resume, driver, store, restored)
         return restored
+
+    def _pruning(self, current: Current, state: LoopState) -> None:
+        keep = self.config.checkpoint.keep_recovery
+        if keep is None:
+            return
+        bounds = [self.train.max_staleness, *(entry.max_staleness for entry in self.config.environments)]
+        bound = max((one for one in bounds if one is not None), default=0)
+
+        def rules() -> Rules:
+            due = self.evaluation.sampler_paths() if self.evaluation is not None else set()
+            in_use = {path for path in (current.sampler.path, *due) if path is not None}
+            return Rules(keep, self.plan.start, bound, state.policy_version, in_use)
+
+        async def open_remover() -> ServiceSession:
+            return await ServiceSession.open(self.session.address, run=f"{self.plan.run_dir.name} (pruning)")
+
+        self.pruner = Pruner(PrunerParts(self.plan.run_dir, rules, open_remover))
+
+    def _saved(self, checkpoint: Checkpoint) -> None:
+        if self.pruner is not None and checkpoint.name.startswith("recovery-"):
+            self.pruner.saved()
+
+    def _gauges(self) -> dict[str, float]:
+        """What is measured beside the steps, as of now."""
+        return self.pruner.metrics() if self.pruner is not None else {}
 
     def _note(self, restored: Restored) -> None:
         """What a resume found otherwise than it was left, in lock.json."""
@@ -312,6 +327,8 @@ class _Assembler:
         background.start("stop", obey())
         background.start("stop-file", watch_stop_file(self.plan.run_dir, self.stop))
         background.start("flush", recorder.keep_flushing())
+        if self.pruner is not None:
+            background.start("pruning", self.pruner.run())
         if self.config.watchdog.enabled:
             self.watchdog.start()
             self.stack.callback(self.watchdog.stop)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from platoon.config import ConfigError, EnvironmentConfig, TrainRun, WorkflowConfig, workflow_settings
-from platoon.draw.pool import TaskPool, build_pool
+from platoon.draw.labels import label_problems
+from platoon.draw.pool import ENVIRONMENT_COLUMN, TaskPool, build_pool
 from platoon.draw.samplers.static import EntrySampling, SamplingSettings
 from platoon.envs.contract import EnvironmentService
 from platoon.envs.listing import Listing, Phase, list_entry
@@ -92,7 +93,10 @@ async def open_environments(config: TrainRun, phase: Phase) -> Environments:
         played[entry.label] = Played(entry, service, workflow_settings(config, entry, phase), listing)
     if problems:
         raise ConfigError(problems, "the environments cannot be played")
-    pool = build_pool({label: p.listing.rows for label, p in played.items()})
+    column = config.train.label_by or ENVIRONMENT_COLUMN
+    pool = build_pool({label: p.listing.rows for label, p in played.items()}, column)
+    if phase == "train" and (problems := label_problems(pool, column)):
+        raise ConfigError(problems, "the tasks cannot be labelled")
     return Environments(phase, played, pool)
 
 
@@ -106,4 +110,5 @@ def sampling_settings(config: TrainRun) -> SamplingSettings:
         ),
         task_sampler=config.train.task_sampler or "auto",
         task_sampler_options=dict(config.train.task_sampler_options),
+        label_by=config.train.label_by or ENVIRONMENT_COLUMN,
     )

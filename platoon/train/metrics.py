@@ -54,6 +54,7 @@ class StepMetrics:
             **kind_metrics(items, self.prefixes),
             **workload_metrics(items, submitted),
             **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
+            **self._parked(),
             **self.driver.blocked_shares(),
             **self.driver.traffic.sampled(),
             "total_datums_per_batch": work.datums,
@@ -72,6 +73,17 @@ class StepMetrics:
         found |= {f"timing/{phase}": seconds for phase, seconds in work.seconds.items()}
         found["time/elapsed_seconds"] = self.clock() - self._began
         return found
+
+    def _parked(self) -> dict[str, float]:
+        """Under limits: draws skipped since the last step, and draws that wait for their label now."""
+        if not self.config.train.rollout_group_limits:
+            return {}
+        skipped, waiting = self.driver.traffic.skipped(), self.driver.dispatcher.waiting()
+        found = {"batch/skipped_rows": sum(skipped.values()), "batch/parked_rows": sum(waiting.values())}
+        for label, place in self.prefixes.items():
+            found[f"batch/{place}/skipped_rows"] = skipped.get(label, 0)
+            found[f"batch/{place}/parked_rows"] = waiting.get(label, 0)
+        return {key: float(count) for key, count in found.items()}
 
     def _item(self, settled: Settled[GroupOutput], work: StepWork) -> Dequeued:
         record = group_record(settled, self.store.column)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from platoon.envs.contract import ToolResult, ToolSpec
@@ -46,6 +46,9 @@ class Saying:
 
     async def list_tasks(self, split: str) -> list[str]:
         return [f"{split}-{word.lower()}" for word in (WORDS[:12] if split == "train" else WORDS[12:])]
+
+    async def task_columns(self, task_ids: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        return {task_id: {"length": str(len(task_id.partition("-")[2]))} for task_id in task_ids}
 
     async def get_task(self, task_id: str) -> Task:
         word = task_id.partition("-")[2].title()
