@@ -7,6 +7,7 @@ result = evaluate("eval.yaml", overrides=["split=test"])
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from flows.running import chosen_recording, exit_guard, finish_command, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
-from platoon.eval.run import EvalResult, eval_run
+from platoon.eval.run import EvalResult, EvaluationFailed, eval_run
 from tasks.endpoint import Orchestration
 from tasks.evaluation import open_evaluated
 from tasks.recording import phase, recorded, settle
@@ -45,7 +46,8 @@ def run_eval(
     orchestration: Orchestration | None = None,
     argv: Sequence[str] = (),
 ) -> int:
-    """`platoon eval`: print the report's summary as JSON on stdout and return the exit code.
+    """`platoon eval`: print the report's summary as JSON on stdout (for `stage: rollouts` where they are) and return
+    the exit code, 1 when a rollout errored under `fail_fast`.
 
     When Prefect's API is away at the end, the process ends here instead of waiting for it.
     """
@@ -55,9 +57,13 @@ def run_eval(
         def work() -> Coroutine[Any, Any, EvalResult]:
             return eval_flow(loaded, argv)
 
-        result = run_to_end(work)
-        if result.summary is not None:
-            print(json.dumps(result.summary, indent=2))
+        try:
+            result = run_to_end(work)
+        except EvaluationFailed as error:
+            print(f"platoon: {error}", file=sys.stderr)
+            return finish_command(recorder, 1)
+        played = {"message": "the rollouts are played; report with stage=report", "output_dir": str(result.output_dir)}
+        print(json.dumps(played if result.summary is None else result.summary, indent=2))
         return finish_command(recorder, result.exit_code)
 
 

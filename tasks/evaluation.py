@@ -29,4 +29,4 @@ async def open_evaluated(config: EvalRun, source: WeightsSource, output: Path) -
     )
     state = (source.run_dir or output) / "service"
     async with open_policy(settings, state, f"eval/{output.name}") as opened:
-        yield Policy(opened.gateway, opened.server, opened.provenance(settings, judges=inference.judges))
+        yield Policy(opened.gateway, opened.server)

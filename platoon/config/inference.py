@@ -108,7 +108,8 @@ class InferenceConfig(Section):
                 if getattr(self, key):
                     yield Problem((key,), "is of a policy on the training service; hosted excludes it", (("hosted",),))
         path = self.model_path
-        if path is not None and not path.startswith("tinker://"):
-            yield Problem(("model_path",), f"must be a tinker:// path of sampler weights; got {path!r}")
+        if path is not None and "://" in path and not path.startswith("tinker://"):
+            text = f"must be a tinker:// path of sampler weights or the directory of a training run; got {path!r}"
+            yield Problem(("model_path",), text)
         if not self.workflow.rollout_config.judges and self.judges:
             yield Problem(("workflow", "rollout_config", "judges"), "set inference.judges: false", (("judges",),))

@@ -218,7 +218,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "InferenceConfig": {
         "model_name": "base model, or the hosted model's id",
         "renderer_name": "as in training; null: no policy of the training service",
-        "model_path": "tinker:// sampler weights; null: the base model",
+        "model_path": "tinker:// sampler weights, or a run directory (its newest); null: the base model",
         "renderer_kwargs": "options of the renderer",
         "sample_timeout_seconds": "limit of one model call",
         "context_window_length": "a prompt that does not fit is refused",

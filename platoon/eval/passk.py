@@ -34,10 +34,21 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 
 
 def estimate(counts: Sequence[tuple[int, int]], k: int) -> Estimate | None:
-    """pass@k over tasks of (valid attempts, successes); None when no task has k attempts. Deterministic."""
-    values_N = np.array([pass_at_k(n, c, k) for n, c in counts if n >= k], np.float64)
-    if not len(values_N):
+    """pass@k over tasks of (valid attempts, successes); None when no task has k attempts.
+
+    Deterministic, and the same in any order of the tasks: a resample of N tasks is drawn as how often each distinct
+    value occurs in it.
+    """
+    values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+    if not values:
         return None
-    draws = np.random.default_rng(SEED).integers(0, len(values_N), (RESAMPLES, len(values_N)))
-    low, high = np.quantile(values_N[draws].mean(axis=1), (0.025, 0.975))
-    return Estimate(float(values_N.mean()), float(low), float(high), len(values_N))
+    values_U, times_U = np.unique(np.array(values, np.float64), return_counts=True)
+    total = len(values)
+    drawn_RU = np.random.default_rng(SEED).multinomial(total, times_U / total, RESAMPLES)
+    low, high = np.quantile(drawn_RU @ values_U / total, (0.025, 0.975))
+    return Estimate(float(times_U @ values_U / total), float(low), float(high), total)
+
+
+def ladder(most: int) -> list[int]:
+    """The k that a report shows: powers of two below `most`, then `most` itself."""
+    return [1 << bit for bit in range(most.bit_length()) if 1 << bit < most] + ([most] if most else [])

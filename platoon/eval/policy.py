@@ -1,22 +1,25 @@
-"""The policy under evaluation: a gateway that samples it, and what identifies it.
+"""The policy under evaluation: which weights, what identifies it, and a gateway that samples it.
 
 How the policy is opened (which service, which key) is the caller's: `OpenPolicy` is passed in.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from platoon.config import ConfigError, EvalRun
+from platoon.config.service_address import is_local, service_address
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
+from platoon.stats.jsonl import read_jsonl
 
 CHECKPOINTS = "checkpoints.jsonl"
+log = logging.getLogger("platoon.eval")
 
 
 @dataclass(frozen=True)
@@ -24,42 +27,62 @@ class WeightsSource:
     """Which weights to sample. `path`: sampler weights, None for the base model. `run_dir`: the run they come from."""
 
     path: str | None
-    run_dir: Path | None
+    run_dir: Path | None = None
 
 
 @dataclass(frozen=True)
 class Policy:
-    """An open policy. `provenance` is recorded beside every rollout and compared on resume."""
+    """An open policy."""
 
     gateway: ModelGateway
     server: GatewayServer | None
-    provenance: Mapping[str, Any]
 
 
 OpenPolicy = Callable[[EvalRun, WeightsSource, Path], AbstractAsyncContextManager[Policy]]
 
 
 def weights_source(model_path: str | None) -> WeightsSource:
-    """`model_path` as the config gives it: nothing, a tinker:// path, or a run directory (its newest checkpoint)."""
-    if model_path is None:
-        return WeightsSource(None, None)
-    if model_path.startswith("tinker://"):
-        return WeightsSource(model_path, None)
-    run_dir = Path(model_path).expanduser().absolute()
-    newest: str | None = None
-    try:
-        lines = (run_dir / CHECKPOINTS).read_bytes().split(b"\n")
-    except OSError as error:
+    """`model_path` as the config gives it: nothing, a tinker:// path, or a run directory (its newest checkpoint).
+
+    A relative run directory is below the working directory. ConfigError when it is no run, or has no checkpoint yet.
+    """
+    if model_path is None or model_path.startswith("tinker://"):
+        return WeightsSource(model_path)
+    run_dir = run_directory_of(model_path)
+    if not run_dir.is_dir():
         raise ConfigError(
-            f"inference.model_path: {model_path!r} is neither a tinker:// path nor a run directory ({error})"
-        ) from error
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # a torn last line: its checkpoint does not count
-        if isinstance(row, dict) and row.get("sampler_path"):
-            newest = str(row["sampler_path"])
-    if newest is None:
-        raise ConfigError(f"inference.model_path: the run in {run_dir} has no checkpoint yet")
-    return WeightsSource(newest, run_dir)
+            f"inference.model_path: {model_path!r} is neither a tinker:// path of sampler weights nor a run directory "
+            f"({run_dir} does not exist); train the run first, or correct the path"
+        )
+    found = read_jsonl(run_dir / CHECKPOINTS)
+    for problem in found.problems:
+        log.warning("%s", problem)
+    for row in reversed(found.rows):
+        if row.get("sampler_path"):
+            return WeightsSource(str(row["sampler_path"]), run_dir)
+    raise ConfigError(f"inference.model_path: the run in {run_dir} has no checkpoint with sampler weights yet")
+
+
+def run_directory_of(model_path: str) -> Path:
+    return Path(model_path).expanduser().absolute()
+
+
+def provenance(config: EvalRun, source: WeightsSource | None) -> dict[str, Any]:
+    """What identifies the policy; recorded beside every rollout and compared before more are added.
+
+    ConfigError for a missing key of a service elsewhere. Without a source (the report alone needs no policy) it is
+    what the config itself says.
+    """
+    inference = config.inference
+    found = {
+        "backend": "tinker",
+        "model": inference.model_name,
+        "renderer": inference.renderer_name,
+        "judges": inference.judges,
+    }
+    if source is None:
+        moving = inference.model_path is not None and not inference.model_path.startswith("tinker://")
+        return found if moving else {**found, "model_path": inference.model_path}
+    local = is_local(config.tinker_base_url)
+    origin = "local" if local else service_address(config.tinker_base_url).origin
+    return {**found, "model_path": source.path, "base_url_origin": origin}

@@ -1,25 +1,24 @@
-"""One evaluation rollout as it is judged and kept.
+"""One evaluation rollout as it is judged: from a dumped trajectory collection to a verdict.
 
-A rollout that did not end in a valid score is errored, with the reason; it is never counted as a failure of the policy.
-The trajectory and the verdict's inputs are on disk, so a later run judges them again with its own settings.
+A rollout that did not end in a valid score is errored, with the reason; it has no reward and no verdict, and is never
+counted as a failure of the policy. Nothing here reads or writes files.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from platoon.gateway.dump import to_dict
-from platoon.rollout.episode import Episode
-from platoon.stats.files import write_atomic
-
-COLLECTION, METADATA = "trajectory_collection.json", "metadata.json"
 USAGE_KEYS = ("calls", "prompt_tokens", "completion_tokens")
+BUCKETS = ("policy", "aux", "judge", "verifier")
+MARKERS = {
+    "trajectory_cancelled": "cancelled",
+    "trajectory_timed_out": "timeout",
+    "trajectory_invalid": "invalid",
+}
+JUDGE_ROLES = ("verifier", "judge")
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,27 @@ class Judging:
 
 @dataclass(frozen=True)
 class RolloutRecord:
-    """One rollout. Valid when `error` is None; `success` and `reward` count only then."""
+    """One rollout. Valid when `error` is None; `success` and `reward` are None otherwise."""
 
     task_id: str
     rollout_index: int
-    success: bool
-    reward: float
+    success: bool | None
+    reward: float | None
     error: str | None
     outcome_status: str | None
     reward_key: str | None = None
+    failure_kind: str | None = None
     wall_time_seconds: float = 0.0
-    num_steps_root: int = 0
     num_steps_total: int = 0
-    source_path: str | None = None
+    num_steps_root: int = 0
+    num_steps_subtrajectories: int = 0
+    num_subtrajectories: int = 0
+    subtrajectory_depth_counts: Mapping[str, int] = field(default_factory=dict)
+    subtrajectory_depth_steps: Mapping[str, int] = field(default_factory=dict)
+    failed_calls: int = 0
+    judges: Mapping[str, int] = field(default_factory=dict)
     usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    source_path: str | None = None
 
     @property
     def valid(self) -> bool:
@@ -55,118 +61,161 @@ class RolloutRecord:
         return asdict(self)
 
 
-def judge(collection: Mapping[str, Any], record: Mapping[str, Any], judging: Judging) -> RolloutRecord:
-    """The verdict on a dumped collection. `record` gives task id, index, time, and the error of one that raised."""
-    root = next(iter(collection["trajectories"].values()))
-    outcome = root["misc"].get("outcome") or {}
-    status = outcome.get("status")
-    error = None if status == "scored" else str(root.get("error_message") or status or "no outcome")
-    if status == "timeout" and judging.count_timeout_as_failure:
-        error = None
-    score = _score(root) if status == "scored" else None
+@dataclass(frozen=True)
+class Kept:
+    """What a rollout's metadata says of it."""
+
+    task_id: str
+    rollout_index: int
+    wall_time_seconds: float = 0.0
+    source_path: str | None = None
+
+
+def failed(kept: Kept, error: str, status: str | None = None, failure_kind: str | None = None) -> RolloutRecord:
+    """A rollout that left no trajectory to judge."""
     return RolloutRecord(
-        task_id=str(record["task_id"]),
-        rollout_index=int(record["rollout_index"]),
-        success=score is not None and score >= judging.success_threshold,
-        reward=float(root["reward"]),
-        error=error,
-        outcome_status=status,
-        reward_key=outcome.get("reward_key"),
-        wall_time_seconds=float(record.get("wall_time_seconds") or 0.0),
-        num_steps_root=len(root["steps"]),
-        num_steps_total=sum(len(t["steps"]) for t in collection["trajectories"].values()),
-        source_path=record.get("source_path"),
-        usage=usage_of(collection),
+        kept.task_id,
+        kept.rollout_index,
+        None,
+        None,
+        error,
+        status,
+        failure_kind=failure_kind,
+        wall_time_seconds=kept.wall_time_seconds,
     )
 
 
-def failed(task_id: str, index: int, error: str, seconds: float = 0.0) -> RolloutRecord:
-    """A rollout that left no trajectory."""
-    return RolloutRecord(task_id, index, False, 0.0, error, None, wall_time_seconds=seconds)
+def judge(collection: Mapping[str, Any], kept: Kept, judging: Judging) -> RolloutRecord:
+    """The verdict on a dumped collection. One of another shape raises LookupError, TypeError or ValueError."""
+    trajectories = collection["trajectories"]
+    root = _root(trajectories)
+    outcome = root["misc"].get("outcome") or {}
+    status = outcome_status(root)
+    failed_calls = sum(int(t["misc"].get("gateway_errors") or 0) for t in trajectories.values())
+    error = _error(trajectories, status, failed_calls, judging)
+    depths = subtrajectory_depths(trajectories)
+    steps: Counter[str] = Counter()
+    for key, depth in depths.items():
+        steps[str(depth)] += len(trajectories[key]["steps"])
+    return RolloutRecord(
+        task_id=kept.task_id,
+        rollout_index=kept.rollout_index,
+        success=None if error else _success(root, status, judging),
+        reward=None if error else float(root["reward"]),
+        error=error,
+        outcome_status=status,
+        reward_key=outcome.get("reward_key"),
+        failure_kind=outcome.get("failure_kind"),
+        wall_time_seconds=kept.wall_time_seconds,
+        num_steps_total=len(root["steps"]) + steps.total(),
+        num_steps_root=len(root["steps"]),
+        num_steps_subtrajectories=steps.total(),
+        num_subtrajectories=len(depths),
+        subtrajectory_depth_counts=dict(sorted(Counter(map(str, depths.values())).items(), key=_by_depth)),
+        subtrajectory_depth_steps=dict(sorted(steps.items(), key=_by_depth)),
+        failed_calls=failed_calls,
+        judges=_judges(trajectories),
+        usage=usage_of(trajectories),
+        source_path=kept.source_path,
+    )
 
 
-def _score(root: Mapping[str, Any]) -> float:
-    """The environment's own score: the last step's, else the trajectory's reward."""
-    rewards = root["steps"][-1]["misc"].get("reward_misc") or {} if root["steps"] else {}
-    value = rewards.get("reward/success", rewards.get("success"))
-    return float(root["reward"] if value is None else value)
+def outcome_status(root: Mapping[str, Any]) -> str | None:
+    """How a rollout ended: its outcome's status, else what its markers say; None when neither says anything."""
+    status = (root["misc"].get("outcome") or {}).get("status")
+    if isinstance(status, str):
+        return status
+    return next((status for marker, status in MARKERS.items() if root["misc"].get(marker)), None)
 
 
-def usage_of(collection: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def _root(trajectories: Mapping[str, Any]) -> Mapping[str, Any]:
+    for trajectory in trajectories.values():
+        found: Mapping[str, Any] = trajectory
+        return found
+    raise ValueError("it has no trajectory")
+
+
+def _error(trajectories: Mapping[str, Any], status: str | None, failed_calls: int, judging: Judging) -> str | None:
+    """Why a rollout is no measurement of the policy; None when it is one."""
+    root = _root(trajectories)
+    timed_out = status == "timeout" and judging.count_timeout_as_failure
+    if status not in (None, "scored") and not timed_out:
+        return str(root.get("error_message") or status)
+    refused = sum(int((t["misc"].get("judges_refused") or {}).get("count") or 0) for t in trajectories.values())
+    if refused:
+        return f"judges_off: {refused} judge calls were refused"
+    if failed_calls:
+        return f"backend_unavailable: {failed_calls} model calls failed"
+    return None
+
+
+def _success(root: Mapping[str, Any], status: str | None, judging: Judging) -> bool:
+    """By the environment's own score: the last step's flag, else the trajectory's reward."""
+    if status not in (None, "scored"):
+        return False
+    rewards = (root["steps"][-1]["misc"].get("reward_misc") or {}) if root["steps"] else {}
+    flag = rewards.get("reward/success", rewards.get("success"))
+    if flag is None:
+        return float(root["reward"]) >= judging.success_threshold
+    traced = status is not None
+    return float(flag) >= (judging.success_threshold if traced else 1.0)
+
+
+def judging_agent(trajectory: Mapping[str, Any]) -> bool:
+    """Whether a trajectory is of an agent that judges others."""
+    return (trajectory["misc"].get("agent") or {}).get("role") in JUDGE_ROLES
+
+
+def subtrajectory_depths(trajectories: Mapping[str, Any]) -> dict[str, int]:
+    """Distance from the root (from 1) of each trajectory below it, without those of judges."""
+    keys = list(trajectories)
+    found: dict[str, int] = {}
+
+    def depth(key: str, seen: frozenset[str]) -> int:
+        parent = (trajectories[key].get("parent_info") or {}).get("id")
+        if not isinstance(parent, str) or parent not in trajectories or parent in seen:
+            return 0
+        return depth(parent, seen | {key}) + 1
+
+    for key in keys[1:]:
+        if not judging_agent(trajectories[key]):
+            found[key] = depth(key, frozenset({key}))
+    return found
+
+
+def _by_depth(item: tuple[str, int]) -> int:
+    return int(item[0])
+
+
+def _judges(trajectories: Mapping[str, Any]) -> dict[str, int]:
+    judging = [t for t in list(trajectories.values())[1:] if judging_agent(t)]
+    return {
+        "verifier_agents": len(judging),
+        "verifier_steps": sum(len(t["steps"]) for t in judging),
+        "judge_calls": sum(len(t["misc"].get("judge_calls") or ()) for t in trajectories.values()),
+    }
+
+
+def usage_of(trajectories: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Calls and tokens by bucket (`policy`, `aux`, `judge`, `verifier`)."""
-    buckets = {name: dict.fromkeys(USAGE_KEYS, 0) for name in ("policy", "aux", "judge", "verifier")}
-    for trajectory in collection["trajectories"].values():
-        role = (trajectory["misc"].get("agent") or {}).get("role")
-        for action in (step["misc"].get("action_misc") for step in trajectory["steps"]):
-            if isinstance(action, Mapping):
-                kind = action.get("kind") or "policy"
-                _count(buckets["verifier" if role in ("verifier", "judge") and kind != "judge" else kind], action)
-        for call in trajectory["misc"].get("judge_calls") or ():
-            _count(buckets["judge"], call)
+    buckets = {name: dict.fromkeys(USAGE_KEYS, 0) for name in BUCKETS}
+    for trajectory in trajectories.values():
+        for kind, call in calls_of(trajectory):
+            usage = call.get("usage") or {}
+            buckets[kind]["calls"] += 1
+            for key in USAGE_KEYS[1:]:
+                buckets[kind][key] += int(usage.get(key) or 0)
     return buckets
 
 
-def _count(bucket: dict[str, int], call: Mapping[str, Any]) -> None:
-    usage = call.get("usage") or {}
-    bucket["calls"] += 1
-    for key in USAGE_KEYS[1:]:
-        bucket[key] += int(usage.get(key) or 0)
-
-
-def rollout_directory(output: Path, task_id: str, index: int) -> Path:
-    """Where a rollout's files go."""
-    return output / "rollouts" / re.sub(r"[^A-Za-z0-9_.-]", "_", task_id) / f"rollout_{index}"
-
-
-def keep(
-    directory: Path, task_id: str, index: int, episode: Episode, provenance: Mapping[str, Any], judging: Judging
-) -> RolloutRecord:
-    """Write a rollout's files (metadata last, so that a half-written rollout is made again) and judge it."""
-    base = {
-        "task_id": task_id,
-        "rollout_index": index,
-        "source_path": str(directory / COLLECTION),
-        "wall_time_seconds": episode.seconds,
-    }
-    if episode.collection is None:
-        record = failed(task_id, index, episode.error or episode.disposition, episode.seconds)
-    else:
-        dumped = to_dict(episode.collection)
-        record = judge(dumped, base, judging)
-        write_atomic(directory / COLLECTION, json.dumps(dumped, ensure_ascii=False).encode())
-    metadata = {
-        **base,
-        "error": record.error,
-        "outcome_status": record.outcome_status,
-        "reward_key": record.reward_key,
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "status": "completed" if record.valid else "errored",
-        "usage": record.usage,
-        "cost": None,
-        "backend": provenance.get("backend"),
-        "judges": provenance.get("judges"),
-        "provenance": dict(provenance),
-    }
-    write_atomic(directory / METADATA, json.dumps(metadata, indent=1, ensure_ascii=False).encode())
-    return record
-
-
-def read(directory: Path, judging: Judging) -> RolloutRecord | None:
-    """A kept rollout, judged again; None when there is none. One that does not read counts as errored."""
-    try:
-        metadata = json.loads((directory / METADATA).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        return failed(directory.parent.name, _index(directory), f"{directory / METADATA} does not read: {error}")
-    try:
-        collection = json.loads((directory / COLLECTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        text = metadata.get("error") or f"{directory / COLLECTION} does not read: {error}"
-        return failed(str(metadata["task_id"]), int(metadata["rollout_index"]), str(text))
-    return judge(collection, metadata, judging)
-
-
-def _index(directory: Path) -> int:
-    tail = directory.name.removeprefix("rollout_")
-    return int(tail) if tail.isdigit() else 0
+def calls_of(trajectory: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A trajectory's model calls as (bucket, the call's record), its steps first."""
+    verifies = judging_agent(trajectory)
+    for step in trajectory["steps"]:
+        action = step["misc"].get("action_misc")
+        if isinstance(action, Mapping):
+            kind = action.get("kind")
+            own = kind if kind in BUCKETS else "policy"
+            yield "verifier" if verifies and kind != "judge" else str(own), action
+    for call in trajectory["misc"].get("judge_calls") or ():
+        yield "judge", call

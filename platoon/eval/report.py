@@ -1,7 +1,8 @@
 """The report of an evaluation, computed from the rollouts on disk alone.
 
-`reports/final_report.json` stays small; `reports/rollouts.parquet` has a row a rollout, `reports/task_results.jsonl` a
-line a task. A resume that finishes an evaluation writes the same report as one that was never stopped.
+`reports/final_report.json` stays small: trajectories stay where they are, `reports/rollouts.parquet` has a row a
+rollout, `reports/calls.parquet` a row a model call, `reports/task_results.jsonl` a line a task. A resume that finishes
+an evaluation reports the same summary as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -10,14 +11,62 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from math import fsum
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from platoon.eval.passk import estimate
-from platoon.eval.records import USAGE_KEYS, RolloutRecord
+from platoon.eval.kept import Finished
+from platoon.eval.passk import estimate, ladder
+from platoon.eval.records import BUCKETS, USAGE_KEYS, RolloutRecord
+from platoon.eval.tables import call_frame, rollout_frame
 from platoon.stats.files import write_atomic
+
+MEASURES = {
+    "num_steps_total": "num_steps_total",
+    "num_steps_root": "num_steps_root",
+    "num_steps_subtrajectories": "num_steps_subtrajectories",
+    "rollout_wall_time_seconds": "wall_time_seconds",
+}
+TABLES = {
+    "rollouts": "reports/rollouts.parquet",
+    "calls": "reports/calls.parquet",
+    "tasks": "reports/task_results.jsonl",
+}
+
+
+def write_report(output: Path, found: Sequence[Finished], seconds: float, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the report's files; returns the report. `found` is in report order, a task's rollouts together."""
+    records = [one.record for one in found]
+    tasks = [task_summary(task_id, list(own)) for task_id, own in groupby(records, key=lambda r: r.task_id)]
+    report = {
+        **about,
+        "summary": summarize(tasks, records, seconds),
+        "stats": {name: by_verdict(records, attribute) for name, attribute in MEASURES.items()},
+        "subtrajectory_stats_by_depth": subtrajectory_stats(records),
+        "usage": usage_block(records),
+        "backend": {
+            "failed_calls": sum(r.failed_calls for r in records),
+            "rollouts_with_failed_calls": sum(r.failed_calls > 0 for r in records),
+        },
+        "judges": {
+            "enabled": about["judges_enabled"],
+            **{
+                key: sum(r.judges.get(key, 0) for r in records)
+                for key in ("verifier_agents", "verifier_steps", "judge_calls")
+            },
+        },
+        "tables": TABLES,
+        "tasks": [{key: value for key, value in task.items() if key != "rollouts"} for task in tasks],
+    }
+    del report["judges_enabled"]
+    rollouts, calls = rollout_frame(records), call_frame(row for one in found for row in one.calls)
+    write_atomic(output / TABLES["rollouts"], lambda path: rollouts.write_parquet(path, compression="zstd"))
+    write_atomic(output / TABLES["calls"], lambda path: calls.write_parquet(path, compression="zstd"))
+    write_atomic(output / TABLES["tasks"], "".join(json.dumps(task) + "\n" for task in tasks).encode())
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    write_atomic(output / "reports" / "final_report.json", text.encode())
+    return report
 
 
 def bundle(values: Iterable[float]) -> dict[str, float]:
@@ -25,14 +74,28 @@ def bundle(values: Iterable[float]) -> dict[str, float]:
     found = list(values)
     if not found:
         return {"count": 0, "mean": 0.0, "min": 0.0, "max": 0.0}
-    return {"count": len(found), "mean": sum(found) / len(found), "min": min(found), "max": max(found)}
+    return {"count": len(found), "mean": fsum(found) / len(found), "min": min(found), "max": max(found)}
+
+
+def by_verdict(records: Sequence[RolloutRecord], attribute: str) -> dict[str, dict[str, float]]:
+    """Bundles of one measure over the valid rollouts, the successes and the failures."""
+    return {name: bundle(getattr(r, attribute) for r in group) for name, group in verdicts(records).items()}
+
+
+def verdicts(records: Sequence[RolloutRecord]) -> dict[str, list[RolloutRecord]]:
+    valid = [record for record in records if record.valid]
+    return {
+        "overall": valid,
+        "success": [record for record in valid if record.success],
+        "failure": [record for record in valid if not record.success],
+    }
 
 
 def task_summary(task_id: str, records: Sequence[RolloutRecord]) -> dict[str, Any]:
-    """One task's line: its valid rollouts, successes and rewards."""
+    """One task's line: its valid rollouts, successes and rewards. `num_failed_rollouts` are the errored ones."""
     valid = [record for record in records if record.valid]
-    rewards = [record.reward for record in valid]
-    successes = sum(record.success for record in valid)
+    rewards = bundle(rewards_of(valid))
+    successes = sum(bool(record.success) for record in valid)
     return {
         "task_id": task_id,
         "has_valid_rollouts": bool(valid),
@@ -42,20 +105,24 @@ def task_summary(task_id: str, records: Sequence[RolloutRecord]) -> dict[str, An
         "num_failed_rollouts": len(records) - len(valid),
         "num_successful_rollouts": successes,
         "success_rate_within_task": successes / len(valid) if valid else 0.0,
-        "reward_at_k_mean": sum(rewards) / len(rewards) if rewards else 0.0,
-        "reward_at_k_max": max(rewards, default=0.0),
-        "reward_at_k_min": min(rewards, default=0.0),
-        "rollouts": [record.as_dict() for record in sorted(records, key=lambda r: r.rollout_index)],
+        "reward_at_k_mean": rewards["mean"],
+        "reward_at_k_max": rewards["max"],
+        "reward_at_k_min": rewards["min"],
+        "rollouts": [record.as_dict() for record in records],
     }
+
+
+def rewards_of(records: Iterable[RolloutRecord]) -> list[float]:
+    return [record.reward for record in records if record.reward is not None]
 
 
 def summarize(tasks: Sequence[Mapping[str, Any]], records: Sequence[RolloutRecord], seconds: float) -> dict[str, Any]:
     """The `summary` block. Rates are over valid rollouts; errored ones are counted beside them."""
     valid = [record for record in records if record.valid]
     measured = [task for task in tasks if task["has_valid_rollouts"]]
-    rewards = bundle(record.reward for record in valid)
+    rewards = bundle(rewards_of(valid))
     statuses = Counter(record.outcome_status or ("raised" if record.error else "none") for record in records)
-    successes = sum(record.success for record in valid)
+    successes = sum(bool(record.success) for record in valid)
     return {
         "total_tasks": len(tasks),
         "tasks_without_valid_rollouts": len(tasks) - len(measured),
@@ -67,95 +134,59 @@ def summarize(tasks: Sequence[Mapping[str, Any]], records: Sequence[RolloutRecor
         "outcome_status_counts": dict(sorted(statuses.items())),
         "reward_key_counts": dict(sorted(Counter(r.reward_key for r in records if r.reward_key).items())),
         "success_rate": successes / len(valid) if valid else 0.0,
-        "success_at_k": _mean(task["success_at_k"] for task in measured),
-        "pass_at_k": _pass_at_k(measured),
+        "success_at_k": bundle(task["success_at_k"] for task in measured)["mean"],
+        "pass_at_k": pass_at_k_block(measured),
         "reward_mean": rewards["mean"],
         "reward_max": rewards["max"],
         "reward_min": rewards["min"],
-        "reward_at_k_mean": _mean(task["reward_at_k_mean"] for task in measured),
-        "reward_at_k_max": _mean(task["reward_at_k_max"] for task in measured),
-        "reward_at_k_min": _mean(task["reward_at_k_min"] for task in measured),
+        **{
+            key: bundle(task[key] for task in measured)["mean"]
+            for key in ("reward_at_k_mean", "reward_at_k_max", "reward_at_k_min")
+        },
         "elapsed_seconds": round(seconds, 1),
     }
 
 
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found) if found else 0.0
-
-
-def _pass_at_k(tasks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Unbiased pass@k for k = 1, 2, 4, … up to the most valid attempts of a task."""
+def pass_at_k_block(tasks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Unbiased pass@k for k = 1, 2, 4, … and the most valid attempts that a task has."""
     counts = [(task["num_valid_rollouts"], task["num_successful_rollouts"]) for task in tasks]
-    most, k = max((n for n, _ in counts), default=0), 1
-    found: dict[str, dict[str, float]] = {}
-    while k <= most:
+    found = {}
+    for k in ladder(max((n for n, _ in counts), default=0)):
         one = estimate(counts, k)
         if one is not None:
             found[str(k)] = asdict(one)
-        k *= 2
     return found
 
 
 def usage_block(records: Sequence[RolloutRecord]) -> dict[str, Any]:
     """Totals and means per rollout of calls and tokens by bucket, errored rollouts included."""
     block = {}
-    for bucket in ("policy", "aux", "judge", "verifier"):
+    for bucket in BUCKETS:
         total = {key: sum(r.usage.get(bucket, {}).get(key, 0) for r in records) for key in USAGE_KEYS}
         mean = {key: value / len(records) if records else 0.0 for key, value in total.items()}
         block[bucket] = {"total": total, "mean_per_rollout": mean}
     return block
 
 
-def write_report(
-    output: Path, records: Sequence[RolloutRecord], seconds: float, about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Write the report's files; returns the report."""
-    by_task: dict[str, list[RolloutRecord]] = {}
+def subtrajectory_stats(records: Sequence[RolloutRecord]) -> dict[str, dict[str, dict[str, float]]]:
+    """overall/success/failure -> depth (from "1") -> how many agents ran below the root there, and their steps."""
+    return {name: _depths(group) for name, group in verdicts(records).items()}
+
+
+def _depths(records: Sequence[RolloutRecord]) -> dict[str, dict[str, float]]:
+    agents: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
     for record in records:
-        by_task.setdefault(record.task_id, []).append(record)
-    tasks = [task_summary(task_id, found) for task_id, found in by_task.items()]
-    valid = [record for record in records if record.valid]
-    report = {
-        **about,
-        "summary": summarize(tasks, records, seconds),
-        "stats": {
-            name: {
-                "overall": bundle(getattr(r, name) for r in valid),
-                "success": bundle(getattr(r, name) for r in valid if r.success),
-                "failure": bundle(getattr(r, name) for r in valid if not r.success),
-            }
-            for name in ("num_steps_total", "num_steps_root", "wall_time_seconds")
-        },
-        "usage": usage_block(records),
-        "tables": {"rollouts": "reports/rollouts.parquet", "tasks": "reports/task_results.jsonl"},
+        agents.update(record.subtrajectory_depth_counts)
+        steps.update(record.subtrajectory_depth_steps)
+    return {
+        depth: {
+            "total_subtrajectories": agents[depth],
+            "total_steps": steps[depth],
+            "avg_subtrajectories_per_rollout": agents[depth] / len(records),
+            "avg_steps_per_rollout": steps[depth] / len(records),
+            "avg_steps_per_subtrajectory": steps[depth] / agents[depth],
+        }
+        for depth in sorted(agents, key=int)
+        if int(depth) >= 1
     }
-    reports = output / "reports"
-    frame = rollout_frame(records)
-    write_atomic(reports / "rollouts.parquet", lambda path: frame.write_parquet(path, compression="zstd"))
-    lines = "".join(json.dumps(task, ensure_ascii=False) + "\n" for task in tasks)
-    write_atomic(reports / "task_results.jsonl", lines.encode())
-    write_atomic(reports / "final_report.json", (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
-    return report
-
-
-def rollout_frame(records: Sequence[RolloutRecord]) -> pl.DataFrame:
-    """One row a rollout: verdict, reward, outcome, steps, seconds, tokens of the policy."""
-    rows = [
-        {**{k: v for k, v in r.as_dict().items() if k != "usage"}, **dict(r.usage.get("policy", {}))} for r in records
-    ]
-    schema = {
-        "task_id": pl.String,
-        "rollout_index": pl.Int64,
-        "success": pl.Boolean,
-        "reward": pl.Float64,
-        "error": pl.String,
-        "outcome_status": pl.String,
-        "reward_key": pl.String,
-        "wall_time_seconds": pl.Float64,
-        "num_steps_root": pl.Int64,
-        "num_steps_total": pl.Int64,
-        "source_path": pl.String,
-        **dict.fromkeys(USAGE_KEYS, pl.Int64),
-    }
-    return pl.DataFrame(rows, schema=schema)

@@ -15,28 +15,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, RunLock, rollout_settings
+from platoon.config import ConfigError, EvalRun, Loaded, RunLock
 from platoon.config.records import RESOLVED, dump_resolved, write_lock, write_process_record
-from platoon.envs.listing import list_rows
-from platoon.envs.services import shared_service
-from platoon.eval.output import check_provenance, choose_output
-from platoon.eval.policy import OpenPolicy, Policy, weights_source
-from platoon.eval.records import Judging, RolloutRecord, failed, keep, read, rollout_directory
+from platoon.eval.kept import read_all
+from platoon.eval.output import check_provenance, choose_output, directory_names, pinned, set_aside
+from platoon.eval.play import Owed, Resuming, play_all, still_owed
+from platoon.eval.policy import OpenPolicy, Policy, provenance, weights_source
+from platoon.eval.records import Judging
 from platoon.eval.report import write_report
-from platoon.extensions.boundary import Boundary
-from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id, run_episode
-from platoon.rollout.route import Phase, build_route
+from platoon.eval.tasks import EvalTasks, list_tasks
 
 log = logging.getLogger("platoon.eval")
 
 
-@dataclass(frozen=True)
-class EvalTask:
-    """One task to play: the entry that lists it, its id there, and its id in the report."""
-
-    entry: EnvironmentConfig
-    raw_id: str
-    task_id: str
+class EvaluationFailed(RuntimeError):
+    """`fail_fast` and a rollout errored: there is no report."""
 
 
 @dataclass(frozen=True)
@@ -49,41 +42,72 @@ class EvalResult:
 
 
 async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] = ()) -> EvalResult:
-    """Evaluate as the config says. ConfigError (exit 78) before anything is written where the user can mend it."""
+    """Evaluate as the config says. ConfigError (exit 78) before anything is written where the user can mend it;
+    EvaluationFailed under `fail_fast`. Cancelled, it leaves every settled rollout and nothing of those in flight."""
     config = loaded.eval_config
-    source = weights_source(config.inference.model_path)
-    if config.stage != "report" and config.inference.renderer_name is None:
+    if config.stage == "report":
+        output = _existing_output(config)
+        with RunLock(output):
+            check_provenance(output, provenance(config, None))
+            return await asyncio.to_thread(_report, config, output, 0.0)
+    if config.inference.renderer_name is None:
         raise ConfigError("inference.renderer_name: name the renderer of the policy, such as chat_template")
+    source = weights_source(config.inference.model_path)
+    identity = provenance(config, source)
+    tasks = await list_tasks(config)
     output = choose_output(config, Path("runs").absolute())
-    log.info("evaluation writes to %s", output)
     with RunLock(output):
-        judging = Judging(
-            config.inference.workflow.success_threshold, config.inference.workflow.count_timeout_as_failure
-        )
-        began = time.monotonic()
-        if config.stage == "report":
-            records = [r for r in (read(p.parent, judging) for p in _metadata(output)) if r is not None]
-            return _report(config, output, records, 0.0)
-        dump_resolved(loaded, output / RESOLVED)
+        check_provenance(output, identity)
+        log.info("the evaluation writes to %s", output)
+        dump_resolved(pinned(loaded, output), output / RESOLVED)
         write_process_record(output, "eval")
-        tasks = await list_tasks(config)
-        async with open_policy(config, source, output) as policy:
-            check_provenance(output, policy.provenance)
-            write_lock(output, argv, policy=dict(policy.provenance))
-            records = await play_all(config, tasks, policy, output, judging)
-        errors = [record.error for record in records if record.error]
-        if config.inference.workflow.fail_fast and errors:
-            raise RuntimeError(f"{len(errors)} rollouts errored, the first: {errors[0]}")
-        if config.stage == "rollouts":
-            return EvalResult(output, None)
-        return _report(config, output, records, time.monotonic() - began)
+        write_lock(output, argv, policy=identity, excluded_tasks=tasks.excluded)
+        owed = await asyncio.to_thread(_owed, config, tasks, output)
+        seconds = 0.0
+        if owed:
+            async with open_policy(config, source, output) as policy:
+                seconds = await _play(config, owed, policy, identity)
+        return await asyncio.to_thread(_report, config, output, seconds)
 
 
-def _metadata(output: Path) -> list[Path]:
-    return sorted((output / "rollouts").glob("*/rollout_*/metadata.json"))
+def _existing_output(config: EvalRun) -> Path:
+    output = Path(config.inference.output_dir or "").expanduser().absolute()
+    if not output.is_dir():
+        raise ConfigError(f"inference.output_dir: {output} does not exist; stage report needs one with rollouts")
+    return output
 
 
-def _report(config: EvalRun, output: Path, records: Sequence[RolloutRecord], seconds: float) -> EvalResult:
+def judging_of(config: EvalRun) -> Judging:
+    workflow = config.inference.workflow
+    return Judging(workflow.success_threshold, workflow.count_timeout_as_failure)
+
+
+async def _play(config: EvalRun, owed: Sequence[Owed], policy: Policy, identity: Mapping[str, Any]) -> float:
+    """Play what is owed; returns the seconds it took."""
+    began = time.monotonic()
+    await play_all(owed, policy, config.inference.workflow.num_concurrent_workers, identity, judging_of(config))
+    return time.monotonic() - began
+
+
+def _owed(config: EvalRun, tasks: EvalTasks, output: Path) -> list[Owed]:
+    inference = config.inference
+    if not inference.resume and (aside := set_aside(output)) is not None:
+        log.info("inference.resume is false: the rollouts that were here are in %s", aside)
+    names = directory_names([task.task_id for task in tasks.tasks])
+    resuming = Resuming(judging_of(config), inference.retry_errored)
+    count = inference.workflow.num_rollouts_per_task
+    owed = still_owed(output, tasks.tasks, names, count, resuming)
+    log.info("%d of %d rollouts are to be played", len(owed), len(tasks.tasks) * count)
+    return owed
+
+
+def _report(config: EvalRun, output: Path, seconds: float) -> EvalResult:
+    found = read_all(output, judging_of(config))
+    errors = [one.record.error for one in found if one.record.error]
+    if config.inference.workflow.fail_fast and errors:
+        raise EvaluationFailed(f"{len(errors)} of {len(found)} rollouts errored, the first: {errors[0]}")
+    if config.stage == "rollouts":
+        return EvalResult(output, None)
     about = {
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": {
@@ -92,64 +116,6 @@ def _report(config: EvalRun, output: Path, records: Sequence[RolloutRecord], sec
             "renderer_name": config.inference.renderer_name,
         },
         "workflow_config": config.inference.workflow.model_dump(mode="json"),
+        "judges_enabled": config.inference.judges,
     }
-    report = write_report(output, records, seconds, about)
-    return EvalResult(output, report["summary"])
-
-
-async def list_tasks(config: EvalRun) -> list[EvalTask]:
-    """Every task of the split, in the config's order; ids of a mixture carry their entry's name."""
-    phase: Phase = "train" if config.split == "train" else "eval"
-    mixture = len(config.environments) > 1
-    if not config.environments:
-        raise ConfigError("environments: name at least one environment to evaluate on")
-    tasks = []
-    for entry in config.environments:
-        if entry.service is None:
-            raise ConfigError(f"environments[{entry.label}].service: missing; name an environment with env or service")
-        service = shared_service(entry.service, entry.service_kwargs)
-        for row in await list_rows(entry, phase, service, split=config.split):
-            task_id = f"{entry.label}::{row.task_id}" if mixture else row.task_id
-            tasks.append(EvalTask(entry, row.task_id, task_id))
-    if not tasks:
-        raise ConfigError(f"split: no environment lists a task in {config.split!r}")
-    return tasks
-
-
-async def play_all(
-    config: EvalRun, tasks: Sequence[EvalTask], policy: Policy, output: Path, judging: Judging
-) -> list[RolloutRecord]:
-    """Play what is owed, at most `num_concurrent_workers` at once; records in task order, by index."""
-    workflow = config.inference.workflow
-    workers = asyncio.Semaphore(workflow.num_concurrent_workers)
-
-    async def one(task: EvalTask, index: int) -> RolloutRecord:
-        directory = rollout_directory(output, task.task_id, index)
-        kept = read(directory, judging) if config.inference.resume else None
-        if kept is not None and (kept.valid or not config.inference.retry_errored):
-            return kept
-        async with workers:
-            episode = await _play(config, task, index, policy)
-        if episode is None:
-            return failed(task.task_id, index, "the rollout raised; see the log")
-        return keep(directory, task.task_id, index, episode, policy.provenance, judging)
-
-    async with asyncio.TaskGroup() as group:
-        running = [
-            group.create_task(one(task, index)) for task in tasks for index in range(workflow.num_rollouts_per_task)
-        ]
-    return [task.result() for task in running]
-
-
-async def _play(config: EvalRun, task: EvalTask, index: int, policy: Policy) -> Episode | None:
-    phase: Phase = "train" if config.split == "train" else "eval"
-    request = EpisodeRequest(
-        task_id=task.raw_id,
-        route=build_route(task.entry, phase, task.raw_id),
-        config=rollout_settings(config.inference, task.entry, config.split),
-        rollout_id=new_rollout_id(task.task_id),
-        seed_scope=f"{task.task_id}/{index}",
-    )
-    with Boundary("rollout"):
-        return await run_episode(request, policy.gateway, policy.server)
-    return None
+    return EvalResult(output, write_report(output, found, seconds, about)["summary"])
