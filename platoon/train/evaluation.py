@@ -104,6 +104,10 @@ class EvaluationLoop:
         self._changed.set()
         return True
 
+    def sampler_paths(self) -> set[str]:
+        """Saved weights that queued evaluations sample."""
+        return {due.sampler.path for due in self._queue if due.sampler.path is not None}
+
     async def idle(self) -> None:
         """Wait until every queued evaluation ended."""
         await self._idle.wait()

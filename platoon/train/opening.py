@@ -19,8 +19,9 @@ from platoon.config.service_address import (
     service_address,
 )
 from platoon.train.checkpoints import Checkpoint
+from platoon.train.failures import ServiceError, with_retries
 from platoon.train.local_service import LocalServiceError, local_service
-from platoon.train.service import ServiceError, ServiceSession, probe, with_retries
+from platoon.train.service import ServiceSession, probe
 
 log = logging.getLogger("platoon.train")
 DEFAULT_SAMPLE_SECONDS = 600.0

@@ -17,9 +17,10 @@ from platoon.config.service_address import ServiceAddress, is_local, service_add
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
 from platoon.render import build_renderer
+from platoon.train.failures import ServiceError, with_retries
 from platoon.train.local_service import local_service
 from platoon.train.opening import sample_timeout_seconds
-from platoon.train.service import ServiceError, ServiceSession, TinkerSampler, probe, with_retries
+from platoon.train.service import ServiceSession, TinkerSampler, probe
 
 
 @dataclass(frozen=True)

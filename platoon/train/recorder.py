@@ -71,7 +71,7 @@ class StoredStatistics:
 
 @dataclass(frozen=True)
 class RecorderParts:
-    """`wandb_run_id` asks the W&B sink; `progress` feeds the watchdog; `next_seq` asks the dispatcher."""
+    """`wandb_run_id` asks the W&B sink; `progress` feeds the watchdog; `gauges` measures what no step brings."""
 
     run_dir: Path
     start: int
@@ -83,6 +83,7 @@ class RecorderParts:
     sinks: Sequence[Sink]
     wandb_run_id: Callable[[], str | None]
     progress: Callable[[], None]
+    gauges: Callable[[], Mapping[str, float]] = dict
     after_step: Callable[[LoopState], None] = lambda state: None
     first_update: Callable[[], Any] = field(default=lambda: None)
 
@@ -141,7 +142,7 @@ class Recorder:
     async def record(self, work: StepWork, state: LoopState) -> dict[str, float]:
         """Count the step, log its metrics and let what falls due after it start."""
         self._take_in()
-        metrics = self._parts.step_metrics.of(work, state)
+        metrics = {**self._parts.step_metrics.of(work, state), **self._parts.gauges()}
         self.log(state.train_step, metrics)
         self._parts.events.flush()
         self._parts.after_step(state)

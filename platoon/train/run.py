@@ -22,12 +22,13 @@ from typing import Literal
 
 from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_path, run_directory
 from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
-from platoon.draw.plan import Duration, SamplingPlan, plan_lines, plan_warnings, sampling_plan
+from platoon.draw.plan import SamplingPlan
 from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
-from platoon.train.environments import Environments, open_environments, sampling_settings
+from platoon.train.environments import Environments
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
 from platoon.train.opening import find_service, open_session, start_service
+from platoon.train.planning import plan_tasks
 from platoon.train.step import LoopState, Phase, StepReport, direct
 from platoon.train.stop import StopRequest
 
@@ -131,10 +132,12 @@ class TrainingRun:
         if self._stop.requested and not state.finished:
             if done > 0:
                 await parts.saver.full(f"{state.train_step:06d}_interrupted", state)
+            await parts.background.race(parts.pruned())
             log.info("stopped at step %d of %d (%s)", state.train_step, state.end_step, self._stop.reason)
             return RunResult(self.run_dir, "interrupted", state.train_step, done)
         if done > 0:
             await parts.saver.full("final", state)
+        await parts.background.race(parts.pruned())
         log.info("finished: %d of %d steps, results in %s", state.train_step, state.end_step, self.run_dir)
         return RunResult(self.run_dir, "finished", state.train_step, done)
 
@@ -184,25 +187,18 @@ async def open_training(
 
 async def plan_run(config: TrainRun, run_dir: Path, resume: Checkpoint | None) -> RunPlan:
     """List the tasks and work out how much there is to do. Logs the sampling plan."""
-    train = await open_environments(config, "train")
-    duration = Duration(config.train.num_epochs, config.train.max_training_steps)
-    sampling = sampling_plan(sampling_settings(config), train.pool, duration)
-    for line in plan_lines(sampling):
+    planned = await plan_tasks(config)
+    for line in planned.lines:
         log.info("%s", line)
-    for line in plan_warnings(sampling):
+    for line in planned.warnings:
         log.warning("%s", line)
-    if sampling.epoch_size < config.train.batch_size:
-        raise ConfigError(
-            f"train.batch_size: {config.train.batch_size} is more than the {len(train.pool)} training tasks; "
-            "lower it, or use train.task_sampler: weighted"
-        )
-    assert sampling.steps is not None, "check_training saw a duration"
-    interval = config.eval.interval(sampling.batches)
-    held_out = await open_environments(config, "eval") if interval else None
-    if not interval and config.eval.at_start:
+    steps = planned.sampling.steps
+    assert steps is not None, "check_training saw a duration"
+    if not planned.interval and config.eval.at_start:
         log.warning("eval.at_start is set, but eval.every is 0: nothing is evaluated")
-    evaluation = EvaluationPlan(interval, config.eval.at_start, config.eval.max_concurrent_rollouts or 256)
-    return RunPlan(config, run_dir, train, held_out, sampling, sampling.steps, evaluation, resume, next_start(run_dir))
+    evaluation = EvaluationPlan(planned.interval, config.eval.at_start, config.eval.max_concurrent_rollouts or 256)
+    start = next_start(run_dir)
+    return RunPlan(config, run_dir, planned.train, planned.held_out, planned.sampling, steps, evaluation, resume, start)
 
 
 def check_training(config: TrainRun) -> None:

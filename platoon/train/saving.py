@@ -65,7 +65,7 @@ class Cadence:
 
 @dataclass(frozen=True)
 class SaverParts:
-    """`swap` makes a sampler the policy that rollouts use, as of a version."""
+    """`swap` makes a sampler the policy that rollouts use, as of a version; `saved` hears of each full save."""
 
     run_dir: Path
     start: int
@@ -75,6 +75,7 @@ class SaverParts:
     cadence: Cadence
     label_column: str
     swap: Callable[[TinkerSampler, int, int], Awaitable[None]]
+    saved: Callable[[Checkpoint], None] = lambda checkpoint: None
 
 
 class Saver:
@@ -118,7 +119,9 @@ class Saver:
         append(parts.run_dir, checkpoint)
         parts.books.confirm(tables)
         self.newest = checkpoint
-        return await parts.session.sampler(saved.sampler_path)
+        sampler = await parts.session.sampler(saved.sampler_path)
+        parts.saved(checkpoint)
+        return sampler
 
     def _write(
         self, name: str, books: Snapshot, driven: DriverState[GroupOutput]

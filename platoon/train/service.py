@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import httpx
 import numpy as np
@@ -23,6 +22,7 @@ from platoon.config import ConfigError
 from platoon.config.service_address import ServiceAddress
 from platoon.gateway.sampling import Sampled, SamplingParams
 from platoon.rollout.trajectory import Floats
+from platoon.train.failures import DeletionUnsupported, ServiceError, service_words, status_of
 
 if TYPE_CHECKING:
     from platoon.config import AdamParams
@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("platoon.service")
 T = TypeVar("T")
 SAVE_TIMEOUT_SECONDS = 7200.0
-OPEN_TIMEOUT_SECONDS = 1200.0
-RETRY_WAITS = (5.0, 10.0, 20.0, 40.0, 60.0)
-FINAL_STATUSES = frozenset({401, 403, 404, 422})
-
-
-class ServiceError(RuntimeError):
-    """The training service did not do what was asked within its deadline, or refused it."""
+DELETE_TIMEOUT_SECONDS = 330.0
 
 
 @dataclass(frozen=True)
@@ -211,6 +205,25 @@ class ServiceSession:
         output = await self._result(future, seconds, "optim_step")
         return {str(k): float(v) for k, v in (output.metrics or {}).items()}
 
+    async def delete(self, path: str) -> Literal["deleted", "absent"]:
+        """Delete a checkpoint by its `tinker://` path. DeletionUnsupported, ServiceError."""
+        import tinker
+
+        rest = self._service.create_rest_client()
+        if not hasattr(rest, "delete_checkpoint_from_tinker_path"):
+            raise DeletionUnsupported("the SDK has no deletion")
+        try:
+            deleting = await asyncio.to_thread(rest.delete_checkpoint_from_tinker_path, path)
+            await self._result(deleting, DELETE_TIMEOUT_SECONDS, f"deleting {path}")
+        except (tinker.TinkerError, ConnectionError, ValueError) as error:
+            status, words = status_of(error), service_words(error, self.address)
+            if status == 404:
+                return "absent"
+            if status in (405, 501):
+                raise DeletionUnsupported(f"HTTP {status}: {words}") from error
+            raise ServiceError(words) from error
+        return "deleted"
+
     async def _result(self, future: Any, seconds: float, what: str) -> Any:
         if isinstance(future, Future):
             return await self._within(asyncio.wrap_future(future), seconds, what)
@@ -249,73 +262,3 @@ def wire_datum(datum: Datum) -> Any:
     if datum.routing_id is not None:
         inputs["routing_handle"] = np.asarray([datum.routing_id], np.int64)
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.tokens_T.tolist()), loss_fn_inputs=inputs)
-
-
-def refused_key(error: BaseException, address: ServiceAddress, asked_for: str) -> ConfigError | None:
-    """The one-line configuration error for HTTP 401 or 403 (also as the cause of another error), else None."""
-    for link in (error, error.__cause__, error.__context__):
-        status = getattr(link, "status_code", None)
-        if status in (401, 403):
-            return ConfigError(
-                [
-                    f"{address.key_name} was refused by {address.origin} (HTTP {status}) when asked for {asked_for}: "
-                    f"{service_words(link, address)}"
-                ]
-            )
-    return None
-
-
-def service_words(error: BaseException | None, address: ServiceAddress) -> str:
-    """What the service itself said, at most 300 characters, never with the key in it."""
-    body = getattr(error, "body", None)
-    words: Any = body
-    if isinstance(body, Mapping):
-        words = next((body[k] for k in ("detail", "error", "message") if body.get(k)), body)
-        if isinstance(words, Mapping):
-            words = words.get("message", words)
-    text = str(words if words else error)
-    if address.api_key:
-        text = text.replace(address.api_key, f"${address.key_name}")
-    return " ".join(text.split())[:300]
-
-
-def retryable(error: BaseException) -> bool:
-    """True for what a service that is starting or overloaded says."""
-    import tinker
-
-    for link in (error, error.__cause__):
-        if link is None:
-            continue
-        if getattr(link, "status_code", None) in FINAL_STATUSES:
-            return False
-        if isinstance(link, tinker.TinkerError | ConnectionError | TimeoutError | httpx.TransportError | ServiceError):
-            return True
-    return False
-
-
-async def with_retries(
-    attempt: Callable[[], Awaitable[T]], address: ServiceAddress, asked_for: str, stop: asyncio.Event
-) -> T | None:
-    """Run `attempt` until it answers, for up to 20 minutes (waits 5, 10, 20, 40, 60, 60 … s).
-
-    Returns None when `stop` is set meanwhile. A refused key is a ConfigError at once; HTTP 404 and 422, and what no
-    service said, are raised at once; the last error is raised when the time is over.
-    """
-    deadline = time.monotonic() + OPEN_TIMEOUT_SECONDS
-    for number in range(1_000_000):
-        try:
-            return await attempt()
-        except Exception as error:  # foreign code: the SDK wraps transport errors in its own and in ValueError
-            refused = refused_key(error, address, asked_for)
-            if refused is not None:
-                raise refused from error
-            wait = RETRY_WAITS[min(number, len(RETRY_WAITS) - 1)]
-            if not retryable(error) or time.monotonic() + wait > deadline:
-                raise
-            log.warning("%s: %s; trying again in %.0f s", asked_for, str(error)[:500], wait)
-        try:
-            await asyncio.wait_for(stop.wait(), wait)
-            return None
-        except TimeoutError:
-            continue
-    return None
