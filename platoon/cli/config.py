@@ -99,8 +99,9 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
             if tasks and not problems:
                 from platoon.cli.listed import list_tasks
 
-                problems, listed = list_tasks(loaded)
-                lines += listed
+                listed = list_tasks(loaded)
+                problems = list(listed.problems)
+                lines += [*(f"warning: {text}" for text in listed.warnings), *listed.lines]
         except ConfigError as error:
             problems = error.problems
         print(f"FAIL {path}" if problems else f"ok {path} ({loaded.kind})")

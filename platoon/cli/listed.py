@@ -1,8 +1,9 @@
-"""Listing the tasks of a configuration, as a run would before its first step."""
+"""Listing the tasks of a configuration and planning their draws, as a run would before its first step."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Literal
 
 from platoon.config import ConfigError, EvalRun, Loaded, TrainRun
@@ -10,44 +11,47 @@ from platoon.envs.listing import list_rows
 from platoon.envs.services import build_service
 
 
-def list_tasks(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """Problems, and one line an entry with its number of tasks, for each phase that the configuration runs."""
-    return asyncio.run(_list(loaded.config))
+@dataclass(frozen=True)
+class Listed:
+    """`problems`: what a run would refuse now; `lines`: the plan, or the tasks of each entry."""
+
+    problems: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-async def _list(config: TrainRun | EvalRun) -> tuple[list[str], list[str]]:
+def list_tasks(loaded: Loaded) -> Listed:
+    """List the tasks of every phase that the configuration runs."""
+    config = loaded.config
+    try:
+        return asyncio.run(_evaluation(config) if isinstance(config, EvalRun) else _training(config))
+    except ConfigError as error:
+        return Listed(tuple(error.problems))
+
+
+async def _training(config: TrainRun) -> Listed:
+    from platoon.train.planning import plan_tasks
+
+    planned = await plan_tasks(config)
+    lines = list(planned.lines)
+    if planned.held_out is not None:
+        lines += [f"evaluation: {len(p.listing.rows)} tasks of {label}" for label, p in planned.held_out.played.items()]
+    return Listed((), tuple(lines), planned.warnings)
+
+
+async def _evaluation(config: EvalRun) -> Listed:
     problems: list[str] = []
     lines: list[str] = []
-    counts: dict[str, int] = {}
-    for phase, split in _phases(config):
-        for index, entry in enumerate(config.environments):
-            if entry.service is None:
-                problems.append(f"environments.{index}.service: missing; no tasks can be listed without it")
-                continue
-            try:
-                service = build_service(entry.service, entry.service_kwargs)
-                rows = await list_rows(entry, phase, service, split=split)
-            except ConfigError as error:
-                problems += error.problems
-                continue
-            lines.append(f"{entry.label}: {len(rows)} tasks ({phase})")
-            counts[phase] = counts.get(phase, 0) + len(rows)
-    if isinstance(config, TrainRun) and not problems:
-        problems += _too_few(config, counts.get("train", 0))
-    return problems, lines
-
-
-def _phases(config: TrainRun | EvalRun) -> list[tuple[Literal["train", "eval"], str | None]]:
-    if isinstance(config, EvalRun):
-        return [("train" if config.split == "train" else "eval", config.split)]
-    return [("train", None), ("eval", None)] if config.eval.every else [("train", None)]
-
-
-def _too_few(config: TrainRun, count: int) -> list[str]:
-    size = config.train.batch_size
-    if len(config.environments) == 1 and config.train.task_sampler == "auto" and count < size:
-        return [
-            f"train.batch_size: {size} is more than the {count} tasks that training draws in whole batches; "
-            "lower it, or set train.task_sampler: weighted"
-        ]
-    return []
+    phase: Literal["train", "eval"] = "train" if config.split == "train" else "eval"
+    for entry in config.environments:
+        if entry.service is None:
+            problems.append(f"environments[{entry.label}].service: missing; no tasks can be listed without it")
+            continue
+        try:
+            service = build_service(entry.service, entry.service_kwargs)
+            rows = await list_rows(entry, phase, service, split=config.split)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        lines.append(f"evaluation: {len(rows)} tasks of {entry.label}")
+    return Listed(tuple(problems), tuple(lines))
