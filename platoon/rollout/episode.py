@@ -10,24 +10,28 @@ import asyncio
 import re
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from platoon.config.rollout import EntryRollout
 from platoon.envs.contract import EnvSession
 from platoon.envs.teardown import in_background
 from platoon.extensions.boundary import Boundary
 from platoon.gateway import AgentSession, ModelGateway, OpenAgent
-from platoon.gateway.server import GatewayServer
 from platoon.gateway.trace import build_trajectory_collection
 from platoon.harness.contract import ModelEndpoint
 from platoon.rollout.agent import RolloutAgent
+from platoon.rollout.episode_context import EpisodeContext, finalize
 from platoon.rollout.errors import setup_outcome, unexpected
 from platoon.rollout.outcome import EnvSetupError, Outcome
-from platoon.rollout.programs import EpisodeContext, get_program
+from platoon.rollout.programs import get_program
 from platoon.rollout.route import Route
 from platoon.rollout.tools import ToolPlane
 from platoon.rollout.trajectory import Interactions, Task, TrajectoryCollection
+
+if TYPE_CHECKING:  # a run without a server need not load one
+    from platoon.gateway.server import GatewayServer
 
 Disposition = Literal["completed", "no_trajectories", "error", "straggler_killed", "worker_launch_failed"]
 
@@ -116,6 +120,13 @@ async def _play(
     if task.goal is None:
         task.goal = session.instruction
     root = _open_root(request, task, gateway)
+
+    def collect(outcome: Outcome) -> TrajectoryCollection:
+        agents, rollout_id = gateway.agents(request.rollout_id), request.rollout_id
+        return build_trajectory_collection(
+            agents, rollout_id=rollout_id, task=root.task, outcome=outcome, model_name=gateway.model_name
+        )
+
     try:
         context = RolloutAgent(
             gateway,
@@ -127,18 +138,47 @@ async def _play(
             request.route.harness_options,
             ModelEndpoint("", root.secret, gateway.model_name) if server is None else server.endpoint(root),
         )
-        outcome = await _run_program(request, session, context)
-        root.outcome = outcome
+        episode = _context(request, session, context, collect)
+        outcome = await _run_program(request.route.program, episode)
         root.task = context.task
         if root.task.goal is None:
             root.task.goal = session.instruction
-        agents = gateway.agents(request.rollout_id)
-        collection = build_trajectory_collection(
-            agents, rollout_id=request.rollout_id, task=root.task, outcome=outcome, model_name=gateway.model_name
-        )
-        return _episode(collection, agents, outcome, time.perf_counter() - started)
+        outcome, collection = await _finalized(outcome, episode, collect)
+        return _episode(collection, gateway.agents(request.rollout_id), outcome, time.perf_counter() - started)
     finally:
         gateway.close_rollout(request.rollout_id)
+
+
+Collect = Callable[[Outcome], TrajectoryCollection]
+
+
+def _context(request: EpisodeRequest, session: EnvSession, context: RolloutAgent, collect: Collect) -> EpisodeContext:
+    limits = [request.config.timeout, getattr(session, "agent_timeout_s", None)]
+    placeholder = Outcome("scored", {"reward": 0.0}, reason="snapshot")
+    return EpisodeContext(
+        task=context.task,
+        session=session,
+        config=request.config,
+        route=request.route,
+        context=context,
+        timeout_s=min((limit for limit in limits if limit is not None), default=None),
+        snapshot=lambda: collect(placeholder),
+    )
+
+
+async def _finalized(
+    outcome: Outcome, episode: EpisodeContext, collect: Collect
+) -> tuple[Outcome, TrajectoryCollection]:
+    """The collection after the program's finalizers. A finalizer that raises makes it an error, built without them."""
+    episode.root.outcome = outcome
+    collection = collect(outcome)
+    with Boundary("program") as caught:
+        await finalize(collection, episode.finalizers)
+    if caught.error is None:
+        return outcome, collection
+    failed = Outcome.infra(f"finalizer:{type(caught.error).__name__}", reason=f"a finalizer raised {caught.text}")
+    episode.root.outcome = failed
+    return failed, collect(failed)
 
 
 def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> AgentSession:
@@ -165,25 +205,14 @@ def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> Ag
     return root
 
 
-async def _run_program(request: EpisodeRequest, session: EnvSession, context: RolloutAgent) -> Outcome:
-    route = request.route
-    limits = [request.config.timeout, getattr(session, "agent_timeout_s", None)]
-    episode = EpisodeContext(
-        task=context.task,
-        session=session,
-        harness=route.harness,
-        context=context,
-        timeout_s=min((limit for limit in limits if limit is not None), default=None),
-        on_exit=route.on_harness_exit,
-        on_overflow=route.on_context_overflow,
-    )
+async def _run_program(program: str, episode: EpisodeContext) -> Outcome:
     outcome: object = None
     with Boundary("program") as caught:
-        outcome = await get_program(route.program)(episode)
+        outcome = await get_program(program)(episode)
     if caught.error is not None:
-        return unexpected(caught, f"program {route.program} raised")
+        return unexpected(caught, f"program {program} raised")
     if not isinstance(outcome, Outcome):
-        text = f"program {route.program} returned {type(outcome).__name__}, not an Outcome"
+        text = f"program {program} returned {type(outcome).__name__}, not an Outcome"
         return Outcome.infra("unexpected:TypeError", reason=text)
     return outcome
 

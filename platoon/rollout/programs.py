@@ -1,80 +1,101 @@
-"""Programs: how an episode's agent run and grade are put together. `single` runs one agent and grades."""
+"""Programs: how an episode's agent run and grade are put together. `single` runs one agent and grades.
+
+A program is an async function of an `EpisodeContext` that returns an `Outcome`. It is named `name[@version]` when
+registered with the decorator, or `module:function`.
+"""
 
 from __future__ import annotations
 
-import time
+import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
-from platoon.config.entries import OnHarnessExit
-from platoon.config.problems import ConfigError
-from platoon.envs.contract import EnvSession
-from platoon.harness.contract import AgentResult
-from platoon.harness.inline import InlineRun, run_agent
-from platoon.harness.registry import FunctionHarness
-from platoon.rollout.agent import RolloutAgent
-from platoon.rollout.errors import grade_session, outcome_of_run
+from platoon.config.problems import ConfigError, nearest
+from platoon.extensions.entry_points import installed, load
+from platoon.extensions.names import (
+    RESERVED_PROGRAMS,
+    check_name,
+    check_version,
+    import_string,
+    is_reserved,
+    split_reference,
+    version_matches,
+)
+from platoon.rollout.episode_context import EpisodeContext
 from platoon.rollout.outcome import Outcome
-from platoon.rollout.trajectory import Task
-
-
-@dataclass
-class EpisodeContext:
-    """What a program works with. `timeout_s` bounds the root agent's run in seconds."""
-
-    task: Task
-    session: EnvSession
-    harness: FunctionHarness
-    context: RolloutAgent
-    timeout_s: float | None
-    on_exit: OnHarnessExit
-    on_overflow: Any
-    _run: InlineRun | None = field(default=None, init=False)
-    _started: bool = field(default=False, init=False)
-
-    async def run(self) -> AgentResult:
-        """Run the root agent, once an episode. RuntimeError the second time."""
-        if self._started:
-            raise RuntimeError("an episode runs its root agent once; run() was called again")
-        self._started = True
-        root = self.context.agent
-        started = time.perf_counter()
-        try:
-            self._run = await run_agent(self.harness, self.context, self.timeout_s)
-        finally:
-            root.execution_span = (started, time.perf_counter())
-        root.result = self._run.result
-        return self._run.result
-
-    async def grade(self) -> Outcome:
-        """The episode's outcome after the root's run. RuntimeError before it."""
-        if self._run is None:
-            raise RuntimeError("an episode is graded after its root agent ran; call run() first")
-        return await outcome_of_run(
-            self._run,
-            self.context.agent,
-            lambda: grade_session(self.session),
-            on_exit=self.on_exit,
-            on_overflow=self.on_overflow,
-        )
-
 
 EpisodeProgram = Callable[[EpisodeContext], Awaitable[Outcome]]
+ProgramFn = TypeVar("ProgramFn", bound=EpisodeProgram)
+_registered: dict[str, dict[str, EpisodeProgram]] = {}
 
 
+def program(name: str, *, version: str = "1") -> Callable[[ProgramFn], ProgramFn]:
+    """Decorator: register an async function of one `EpisodeContext` as a program; it is returned unchanged.
+
+    ValueError for a name that breaks the rules, is reserved, or already belongs to another function.
+    """
+    check_name("program", name)
+    check_version("program", version)
+
+    def mark(fn: ProgramFn) -> ProgramFn:
+        source = _source(fn)
+        if is_reserved(name, RESERVED_PROGRAMS) and not source.startswith("platoon."):
+            raise ValueError(f"program name {name!r} is reserved for platoon itself; choose one of your own")
+        is_async: bool = inspect.iscoroutinefunction(fn)
+        if not is_async:
+            raise ValueError(f"program {name!r}: {source} must be an async function (async def)")
+        known = _registered.setdefault(name, {}).setdefault(version, fn)
+        if _source(known) != source:
+            raise ValueError(f"program {name}@{version} is already registered by {_source(known)}")
+        _registered[name][version] = fn
+        return fn
+
+    return mark
+
+
+def get_program(reference: str) -> EpisodeProgram:
+    """The program of a reference. ConfigError says what is wrong and which names there are."""
+    if ":" in reference:
+        return _import(reference)
+    name, wanted = split_reference(reference)
+    if name == "gym":
+        raise ConfigError("program 'gym' is not built yet; use single or a program of your own")
+    if name not in _registered:
+        try:
+            load("program", name, lambda text: is_reserved(text, RESERVED_PROGRAMS))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    versions = _registered.get(name, {})
+    matching = [fn for version, fn in versions.items() if wanted is None or version_matches(wanted, version)]
+    if len(matching) == 1:
+        return matching[0]
+    if not versions:
+        known = sorted({*_registered, *installed("program")})
+        close = nearest(name, known)
+        hint = f"; did you mean {close}?" if close else ""
+        raise ConfigError(f"no program is named {name!r}; there are {', '.join(known)}{hint}")
+    refs = ", ".join(f"{name}@{version}" for version in versions)
+    what = "fits several versions" if matching else "has no such version"
+    raise ConfigError(f"program {reference!r} {what}; there are {refs}")
+
+
+def _import(reference: str) -> EpisodeProgram:
+    try:
+        found = import_string(reference)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"program {reference!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"program {reference!r} is {found!r}, which cannot be called")
+    made: EpisodeProgram = found
+    return made
+
+
+def _source(fn: object) -> str:
+    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
+
+
+@program("single")
 async def single(episode: EpisodeContext) -> Outcome:
     """Run the root agent, then grade."""
     await episode.run()
     return await episode.grade()
-
-
-_CORE: dict[str, EpisodeProgram] = {"single": single}
-
-
-def get_program(reference: str) -> EpisodeProgram:
-    """The program of a reference. ConfigError for one that is not built in."""
-    name = reference.removesuffix("@1")
-    if name not in _CORE:
-        raise ConfigError(f"program {reference!r} is not built yet; there is {', '.join(_CORE)}")
-    return _CORE[name]

@@ -38,7 +38,7 @@ def test_evaluation_lays_its_own_options_over() -> None:
 def test_all_problems_come_in_one_report() -> None:
     with pytest.raises(ConfigError) as error:
         build_route(
-            entry(name="m", service="harbor", harness={"platoon-react": 1, "nope": 1, "x.toml": 2}, program="gym"),
+            entry(name="m", service="harbor", harness={"platoon-react": 1, "nope": 1, "x.toml": 2}, program="nowhere"),
             "train",
         )
     assert [problem.split(":")[0] for problem in error.value.problems] == [
