@@ -36,6 +36,7 @@ SETTINGS = {
     "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": "2000",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "platoon",
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     "DO_NOT_TRACK": "1",
@@ -381,7 +382,8 @@ def _root_logging_kept() -> Iterator[None]:
     """Importing Prefect puts a console handler on the root logger; logging is configured by the command alone.
 
     A recorded step makes about ten requests, so httpx's line for each is kept out of the log unless asked for. What a
-    body raises is reported by the command that ran it: Prefect's copy of the traceback goes to the API only.
+    body raises is reported by the command that ran it: Prefect's copy of the traceback goes to the API only. During an
+    outage Prefect prints every event it drops, a screen each; the breaker's one line says it.
     """
     root, requests = logging.getLogger(), logging.getLogger("httpx")
     handlers, level = root.handlers[:], root.level
@@ -389,6 +391,8 @@ def _root_logging_kept() -> Iterator[None]:
         requests.setLevel(logging.WARNING)
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).propagate = False
+    for name in ("prefect.events.clients", "EventsWorker"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
