@@ -6,12 +6,24 @@ itself, so an agent that does not find the number scores 0.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from openreward.environments import Environment, Split, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 
 from platoon.envs.number_search import tasks
+from platoon.envs.ors.sdk import load_sdk
+
+if TYPE_CHECKING:
+    from openreward.environments import Environment, Split, TextBlock, ToolOutput, tool
+else:  # the SDK as platoon prepares it, whoever imports this module first
+    sdk = load_sdk()
+    Environment, Split, TextBlock, ToolOutput, tool = (
+        sdk.Environment,
+        sdk.Split,
+        sdk.TextBlock,
+        sdk.ToolOutput,
+        sdk.tool,
+    )
 
 
 class Guess(BaseModel):
