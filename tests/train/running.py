@@ -75,6 +75,15 @@ def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> bo
     return True
 
 
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Until the running process got somewhere. AssertionError when it ended before, or got nowhere."""
+    deadline = time.monotonic() + DEADLINE
+    while not reached():
+        assert process.poll() is None, "the run ended early"
+        assert time.monotonic() < deadline, "the run got nowhere"
+        time.sleep(0.005)
+
+
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 

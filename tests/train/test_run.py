@@ -15,7 +15,7 @@ from platoon.stats.tables import read_table
 from platoon.testing.audit import audit_run
 from platoon.train.run import open_training, train_run
 from platoon.train.stop import STOP_FILE, StopRequest
-from tests.train.running import finish, loaded, run_dir, start, weights
+from tests.train.running import finish, loaded, run_dir, start, wait_until, weights
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ async def test_missing_duration_is_refused_before_anything_is_written(tmp_path: 
 def test_sigterm_stops_with_a_final_save(tmp_path: Path) -> None:
     process = start(tmp_path, "train.max_training_steps=10000", "eval.every=0")
     events = run_dir(tmp_path) / "tasks" / "events.jsonl"
-    wait_for(lambda: events.exists() and events.read_bytes().count(b'"fate"') >= 6, process)
+    wait_until(lambda: events.exists() and events.read_bytes().count(b'"fate"') >= 6, process)
     process.terminate()
     assert process.wait(60) == 0
     rows = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows
@@ -149,16 +149,6 @@ def test_sigterm_stops_with_a_final_save(tmp_path: Path) -> None:
     audit = audit_run(run_dir(tmp_path))
     assert audit.problems == []
     assert set(audit.fates) == set(range(3 * rows[-1]["batch"]))
-
-
-def wait_for(reached, process) -> None:  # type: ignore[no-untyped-def]
-    import time
-
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert process.poll() is None, "the run ended early"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_lock_file_names_versions_and_command(undisturbed: Path) -> None:
