@@ -39,7 +39,7 @@ def rollout(
     model
         Another model than the configuration's.
     model_path
-        A tinker:// path of sampler weights.
+        A tinker:// path of sampler weights, or the directory of a training run.
     renderer
         Another renderer than the configuration's.
     json_output

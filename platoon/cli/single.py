@@ -24,6 +24,7 @@ from platoon.config import (
 )
 from platoon.config.files import write_text
 from platoon.config.records import RESOLVED, dump_resolved, write_lock
+from platoon.eval.policy import WeightsSource, weights_source
 from platoon.gateway.dump import to_dict
 from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id, run_episode
 from platoon.rollout.route import build_route
@@ -58,7 +59,9 @@ async def play(loaded: Loaded, asked: Asked, argv: Sequence[str] = ()) -> tuple[
     dump_resolved(loaded, directory / RESOLVED)
     write_lock(directory, argv)
     request = EpisodeRequest(task_id, route, settings, new_rollout_id(task_id), asked.task)
-    async with open_policy(policy, _state_dir(config, policy, directory), f"rollout/{slug(asked.task)}") as opened:
+    async with open_policy(
+        policy, _state_dir(config, weights_of(config, asked), directory), f"rollout/{slug(asked.task)}"
+    ) as opened:
         episode = await run_episode(request, opened.gateway, opened.server)
     if episode.collection is not None:
         text = json.dumps(to_dict(episode.collection), ensure_ascii=False)
@@ -87,19 +90,22 @@ def policy_settings(config: TrainRun | EvalRun, asked: Asked) -> PolicySettings:
     renderer = asked.renderer or source.renderer_name
     if renderer is None:
         raise ConfigError("inference.renderer_name: missing; set it, or give --renderer")
-    weights = asked.model_path
-    if weights is None and isinstance(config, EvalRun):
-        weights = config.inference.model_path
     return PolicySettings(
         model_name=asked.model or source.model_name,
         renderer_name=renderer,
         renderer_kwargs=source.renderer_kwargs,
-        weights=weights,
+        weights=weights_of(config, asked).path,
         context_window_length=source.context_window_length,
         sample_timeout_seconds=source.sample_timeout_seconds,
         tinker_base_url=config.tinker_base_url,
         sampling_seed=config.train.sampling_seed if isinstance(config, TrainRun) else None,
     )
+
+
+def weights_of(config: TrainRun | EvalRun, asked: Asked) -> WeightsSource:
+    """The weights that were asked for, else the evaluation's. ConfigError for a run that has none."""
+    own = config.inference.model_path if isinstance(config, EvalRun) else None
+    return weights_source(asked.model_path or own)
 
 
 def _settings(
@@ -110,9 +116,11 @@ def _settings(
     return workflow_settings(config, entry, phase).rollout_config
 
 
-def _state_dir(config: TrainRun | EvalRun, policy: PolicySettings, directory: Path) -> Path:
+def _state_dir(config: TrainRun | EvalRun, source: WeightsSource, directory: Path) -> Path:
     """Where an embedded service keeps its weights: the run's when its weights are asked for."""
-    if isinstance(config, TrainRun) and policy.weights is not None:
+    if source.run_dir is not None:
+        return source.run_dir / "service"
+    if isinstance(config, TrainRun) and source.path is not None:
         return run_directory(config) / "service"
     return directory / "service"
 
