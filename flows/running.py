@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -97,28 +97,21 @@ class _SideThread(Generic[T]):
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
-        self._outcome: Future[T] = Future()
         self._main: tuple[asyncio.AbstractEventLoop, asyncio.Task[T]] | None = None
 
     def run(self) -> T:
         context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(self._target,), name="platoon-flow")
-        thread.start()
-        try:
-            return self._outcome.result()  # waits interruptibly: handlers of signals run in this thread
-        finally:
-            thread.join()
+        with ThreadPoolExecutor(1, thread_name_prefix="platoon-flow") as thread:
+            # result() waits interruptibly: handlers of signals run in this thread
+            return thread.submit(context.run, self._target).result()
 
     def cancel(self) -> None:
         if self._main is not None:
             loop, task = self._main
             loop.call_soon_threadsafe(task.cancel)
 
-    def _target(self) -> None:
-        try:
-            self._outcome.set_result(asyncio.run(self._run()))
-        except BaseException as error:  # handed to the waiting thread, whatever it is
-            self._outcome.set_exception(error)
+    def _target(self) -> T:
+        return asyncio.run(self._run())
 
     async def _run(self) -> T:
         loop = asyncio.get_running_loop()

@@ -29,7 +29,13 @@ LEAVES = {
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 # the modules whose whole point is one heavy library; each is imported only where that library is needed
 SERVER_PROCESS = ROOT / "platoon/cli/server_process.py"
-HEAVY = {SERVER_PROCESS, ROOT / "platoon/render/cookbook.py", ROOT / "platoon/envs/number_search/env.py"}
+SERVER_DATABASE = ROOT / "platoon/cli/server_database.py"
+HEAVY = {
+    SERVER_PROCESS,
+    SERVER_DATABASE,
+    ROOT / "platoon/render/cookbook.py",
+    ROOT / "platoon/envs/number_search/env.py",
+}
 SOURCES = sorted(p for top in ("platoon", "flows", "tasks") for p in (ROOT / top).rglob("*.py"))
 
 
@@ -80,7 +86,7 @@ def test_service_imports_only_config() -> None:
 def test_library_never_imports_prefect_and_upper_layers(package: str) -> None:
     forbidden = {"platoon": {"prefect", "flows", "tasks"}, "tasks": {"flows"}, "flows": set()}[package]
     for path in (ROOT / package).rglob("*.py"):
-        if path == SERVER_PROCESS:
+        if path in {SERVER_PROCESS, SERVER_DATABASE}:
             continue
         for line, module in imports(path):
             assert module.partition(".")[0] not in forbidden, f"{path}:{line} imports {module}"
@@ -98,7 +104,9 @@ def test_heavy_modules_are_not_imported_at_module_level_of_light_rooms() -> None
 def test_config_and_cli_start_light() -> None:
     for path in {*(ROOT / "platoon/config").rglob("*.py"), *(ROOT / "platoon/cli").rglob("*.py")} - HEAVY:
         for line, module in imports(path, top_level=True):
-            assert module.partition(".")[0] not in {"polars", "pyarrow", "fastapi", "uvicorn"}, f"{path}:{line} {module}"
+            assert module.partition(".")[0] not in {"polars", "pyarrow", "fastapi", "uvicorn"}, (
+                f"{path}:{line} {module}"
+            )
 
 
 def test_sizes() -> None:
