@@ -1,5 +1,6 @@
 """What tests of harnesses, environments and runs are written with: a toy model, scripted policies, gateways."""
 
+from platoon.testing.episodes import EpisodeRun, run_episode
 from platoon.testing.gateways import make_gateway
 from platoon.testing.policy import (
     Completion,
@@ -25,12 +26,14 @@ __all__ = [
     "TOY_RENDERER_NAME",
     "TOY_TOKENIZER_DIR",
     "Completion",
+    "EpisodeRun",
     "PolicyCall",
     "ScriptExhaustedError",
     "ScriptedPolicy",
     "last_user_message",
     "make_gateway",
     "rules",
+    "run_episode",
     "tool_call",
     "toy_renderer",
     "toy_tokenizer",
