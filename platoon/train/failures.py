@@ -90,11 +90,15 @@ async def with_retries(
     Returns None when `stop` is set meanwhile. A refused key is a ConfigError at once; HTTP 404 and 422, and what no
     service said, are raised at once; the last error is raised when the time is over.
     """
+    import tinker
+
+    # the SDK wraps transport errors in its own and in ValueError
+    asked = (tinker.TinkerError, ValueError, RuntimeError, OSError, TimeoutError, httpx.HTTPError)
     deadline = time.monotonic() + OPEN_TIMEOUT_SECONDS
     for number in range(1_000_000):
         try:
             return await attempt()
-        except Exception as error:  # foreign code: the SDK wraps transport errors in its own and in ValueError
+        except asked as error:
             refused = refused_key(error, address, asked_for)
             if refused is not None:
                 raise refused from error
