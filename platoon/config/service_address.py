@@ -53,7 +53,7 @@ def service_address(configured: str | None) -> ServiceAddress:
 
 
 def sample_timeout_from_environment() -> float | None:
-    """TINKER_SAMPLE_TIMEOUT_SECONDS in seconds, None when unset. ConfigError for anything but a finite number above 0."""
+    """TINKER_SAMPLE_TIMEOUT_SECONDS in seconds, None when unset. ConfigError unless it is finite and above 0."""
     text = os.environ.get("TINKER_SAMPLE_TIMEOUT_SECONDS")
     if not text:
         return None
