@@ -39,9 +39,7 @@ class Task:
         if self.fork_strategy == "task":
             return Task(goal=goal, id=str(uuid.uuid4()), max_steps=max_steps, misc=misc, fork_strategy="task")
         parents = self.parent_tasks if isinstance(self, SubTask) else []
-        return SubTask(
-            goal=goal, id=str(uuid.uuid4()), max_steps=max_steps, misc=misc, parent_tasks=[*parents, self]
-        )
+        return SubTask(goal=goal, id=str(uuid.uuid4()), max_steps=max_steps, misc=misc, parent_tasks=[*parents, self])
 
 
 @dataclass
@@ -86,9 +84,7 @@ class Trajectory:
     @property
     def interrupted(self) -> bool:
         """True when it must not train: cancelled, timed out, or without a valid outcome."""
-        return any(
-            self.misc.get(key) for key in ("trajectory_cancelled", "trajectory_timed_out", "trajectory_invalid")
-        )
+        return any(self.misc.get(key) for key in ("trajectory_cancelled", "trajectory_timed_out", "trajectory_invalid"))
 
 
 @dataclass
