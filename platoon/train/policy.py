@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from platoon.config import ConfigError
-from platoon.config.service_address import ServiceAddress, is_local, service_address
+from platoon.config.service_address import LOCAL_KEY, ServiceAddress, is_local, service_address
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
 from platoon.render import build_renderer
-from platoon.train.failures import ServiceError, with_retries
+from platoon.train.failures import ServiceError, service_words, with_retries
 from platoon.train.local_service import local_service
 from platoon.train.opening import sample_timeout_seconds
 from platoon.train.service import ServiceSession, TinkerSampler, probe
+
+ABSENT = (400, 404, 422)
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,11 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class OpenedPolicy:
+    """A gateway that samples the policy, its HTTP server, and where the service is."""
+
     gateway: ModelGateway
     server: GatewayServer
     origin: str
-
-    def provenance(self, settings: PolicySettings, *, judges: bool) -> dict[str, Any]:
-        """What identifies the policy beside its rollouts."""
-        local = is_local(settings.tinker_base_url)
-        return {
-            "backend": "tinker",
-            "model": settings.model_name,
-            "model_path": settings.weights,
-            "renderer": settings.renderer_name,
-            "base_url_origin": "local" if local else self.origin,
-            "judges": judges,
-        }
 
 
 @asynccontextmanager
@@ -74,7 +66,7 @@ async def open_policy(settings: PolicySettings, state_dir: Path, run: str) -> As
         async def sampler() -> TinkerSampler:
             if settings.weights is None:
                 return await session.base_sampler(settings.model_name)
-            return await session.sampler(settings.weights)
+            return await _saved_sampler(session, settings.weights)
 
         sampled = await with_retries(sampler, address, f"a sampler on {settings.weights or settings.model_name}", stop)
         assert sampled is not None, "nothing asks this wait to stop"
@@ -88,6 +80,24 @@ async def open_policy(settings: PolicySettings, state_dir: Path, run: str) -> As
         )
         server = await stack.enter_async_context(GatewayServer(gateway))
         yield OpenedPolicy(gateway, server, address.origin)
+
+
+async def _saved_sampler(session: ServiceSession, weights: str) -> TinkerSampler:
+    """A sampler on saved weights. ConfigError when the service does not have them."""
+    import tinker
+
+    try:
+        return await session.sampler(weights)
+    except tinker.APIStatusError as error:
+        if error.status_code not in ABSENT:
+            raise
+        words = service_words(error, session.address)
+        raise ConfigError(
+            f"model_path: {weights} is not at {session.address.origin} ({words}); the embedded service has the "
+            "weights of the run it is started for: name the run directory instead"
+            if session.address.api_key == LOCAL_KEY
+            else f"model_path: {weights} is not at {session.address.origin} ({words})"
+        ) from None
 
 
 async def _address(settings: PolicySettings, state_dir: Path, stack: AsyncExitStack) -> ServiceAddress:
