@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from platoon.config import Loaded, add_project_path, load
+from platoon.config import ConfigError, Loaded, add_project_path, load
+from platoon.config.deprecations import Deprecation, PlatoonDeprecationWarning
 from platoon.config.warnings import load_warnings
 
 
@@ -21,9 +23,25 @@ def load_config(path: Path, overrides: Sequence[str], kind: Literal["auto", "tra
 
 
 def warn(loaded: Loaded) -> None:
-    """Print what loads but probably does not do what its writer meant."""
+    """Print what the site profile gave, and what loads but probably does not do what its writer meant. Raises
+    ConfigError for a deprecated key when Python's warning filters make errors of such."""
+    for line in loaded.site.lines():
+        print(f"platoon: {line}", file=sys.stderr)
+    for deprecation in loaded.deprecations:
+        report_deprecation(deprecation)
     for text in load_warnings(loaded.config):
         print(f"platoon: warning: {text}", file=sys.stderr)
+
+
+def report_deprecation(deprecation: Deprecation) -> None:
+    """Print a deprecated key, once a command, unless Python's warning filters ignore it."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            warnings.warn(str(deprecation), PlatoonDeprecationWarning, stacklevel=2)
+        except PlatoonDeprecationWarning as error:
+            raise ConfigError(str(error)) from None
+    if caught:
+        print(f"platoon: {deprecation}", file=sys.stderr)
 
 
 def log_to_stderr() -> None:

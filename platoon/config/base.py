@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from platoon.config.problems import Problem
+
+if TYPE_CHECKING:
+    from platoon.config.deprecations import DeprecatedKey
 
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?")
 
@@ -52,12 +55,13 @@ NumericMap = Annotated[dict[str, Any], BeforeValidator(_numbers_in)]
 
 class Section(BaseModel):
     """A mapping of the configuration. `HINTS`: unknown key -> what to write instead. `VALUE_HINTS`: key -> refused
-    value -> what to write instead."""
+    value -> what to write instead. `DEPRECATED`: key that a coming release removes -> its `DeprecatedKey`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     HINTS: ClassVar[Mapping[str, str]] = {}
     VALUE_HINTS: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    DEPRECATED: ClassVar[Mapping[str, DeprecatedKey]] = {}
 
     def complete(self) -> Iterator[Problem]:
         """Fill what follows from other values (see `derive`), yield what is wrong between them."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import copy
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from platoon.config.base import Section
+from platoon.config.deprecations import Deprecation, replace_deprecated
 from platoon.config.overrides import Override, apply_overrides, parse_overrides, sections_named
 from platoon.config.paths import resolve_paths
 from platoon.config.problems import ConfigError, KeyPath, Problem, placed
 from platoon.config.reading import merge, merge_places, read_sources
 from platoon.config.runs import EvalRun, TrainRun
 from platoon.config.schema import problems_of
+from platoon.config.site import Site, apply_site, read_site
 from platoon.config.unbuilt import TABLES, unbuilt_problems
 
 Kind = Literal["train", "eval"]
+Root = TypeVar("Root", bound=Section)
 _ROOTS: dict[Kind, type[TrainRun] | type[EvalRun]] = {"train": TrainRun, "eval": EvalRun}
 _PASSES = 12
 RESOLVED = "config.resolved.yaml"
@@ -50,6 +53,8 @@ class Loaded:
     sources: tuple[Path, ...]
     overrides: tuple[str, ...]
     places: Mapping[KeyPath, str] = field(default_factory=dict, repr=False)
+    site: Site = field(default_factory=lambda: read_site()[0], repr=False)
+    deprecations: tuple[Deprecation, ...] = ()
 
     @property
     def train_config(self) -> TrainRun:
@@ -75,31 +80,92 @@ def load(
 ) -> Loaded:
     """Load and check a file. `overrides`: texts `key=value` read by the key's type, or a mapping whose values keep
     theirs. Raises ConfigError."""
-    file = Path(path).expanduser().resolve()
-    found, problems = parse_overrides(overrides)
-    merged = merge_files(file)
-    problems = merged.problems + problems
-    data, places = merged.data, merged.places
-    if not merged.readable:
-        raise _report(file, problems, places)
-    chosen = _kind(data, found) if kind == "auto" else kind
+    draft = Draft.read(path, overrides)
+    chosen = draft.kind if kind == "auto" else kind
     if chosen is None:
         text = "the file has neither a train section (training) nor an inference section (evaluation)"
-        raise _report(file, [*problems, Problem((), text, place=str(file))], places)
+        draft.problems.append(Problem((), text, place=str(draft.file)))
+        raise draft.report()
     root = _ROOTS[chosen]
-    data, failed = apply_overrides(data, found, root, places)
-    problems += failed
-    data, failed = _expand(data, resolver)
-    problems += failed
-    data, _ = resolve_paths(data, Path.cwd(), must_exist=False)
-    config, failed = build(data, root)
-    failed += unbuilt_problems(data, TABLES[chosen])
-    for problem in failed:
-        if not _repeats(problem, problems):
-            problems.append(problem)
-    if problems or config is None:
-        raise _report(file, problems, places)
-    return Loaded(chosen, file, config, data, merged.sources, tuple(map(str, found)), places)
+    draft.complete(root, resolver, training=chosen == "train")
+    config, failed = build(draft.data, root)
+    draft.refuse(failed)
+    draft.refuse(unbuilt_problems(draft.data, TABLES[chosen]))
+    if draft.problems or config is None:
+        raise draft.report()
+    return Loaded(
+        chosen,
+        draft.file,
+        config,
+        draft.data,
+        draft.merged.sources,
+        tuple(map(str, draft.overrides)),
+        draft.merged.places,
+        draft.site,
+        tuple(draft.deprecations),
+    )
+
+
+@dataclass
+class Draft:
+    """A configuration on its way: merged data, and every problem found so far."""
+
+    file: Path
+    merged: MergedFiles
+    overrides: list[Override]
+    problems: list[Problem]
+    data: dict[str, Any]
+    site: Site
+    deprecations: list[Deprecation] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Draft:
+        """Read the files and the site profile. Raises ConfigError when a file cannot be read at all."""
+        file = Path(path).expanduser().resolve()
+        found, problems = parse_overrides(overrides)
+        merged = merge_files(file)
+        site, refused = read_site()
+        draft = cls(file, merged, found, merged.problems + problems + refused, merged.data, site)
+        if not merged.readable:
+            raise draft.report()
+        return draft
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the file and the overrides make of it; None when neither section is there."""
+        return _kind(self.data, self.overrides)
+
+    def complete(self, root: Any, resolver: Resolver | None, *, training: bool) -> None:
+        """Apply overrides, deprecated names, named environments, paths and the site profile. `root`: the section
+        class that types the overrides, or Any."""
+        self.data, failed = apply_overrides(self.data, self.overrides, root, self.merged.places)
+        self.problems += failed
+        if root is not Any:
+            self.data, self.deprecations, failed = replace_deprecated(self.data, root)
+            self.problems += failed
+        own = _own_providers(self.data)
+        self.data, failed = _expand(self.data, resolver)
+        self.problems += failed
+        self.data, _ = resolve_paths(self.data, Path.cwd(), must_exist=False)
+        self.data, self.site = apply_site(self.data, self.site, self.file, training=training, own_providers=own)
+
+    def refuse(self, problems: Iterable[Problem]) -> None:
+        """Add problems that are not known yet."""
+        for problem in problems:
+            if not _repeats(problem, self.problems):
+                self.problems.append(problem)
+
+    def report(self) -> ConfigError:
+        """All problems as the one error."""
+        return _report(self.file, self.problems, self.merged.places)
+
+
+def _own_providers(data: Mapping[str, Any]) -> frozenset[int]:
+    """The entries that name a sandbox provider themselves."""
+    entries = data.get("environments")
+    entries = entries if isinstance(entries, list) else []
+    kwargs = [entry.get("service_kwargs") if isinstance(entry, dict) else None for entry in entries]
+    return frozenset(i for i, one in enumerate(kwargs) if isinstance(one, dict) and one.get("provider") is not None)
 
 
 @dataclass(frozen=True)
@@ -128,9 +194,7 @@ def merge_files(file: Path) -> MergedFiles:
     return MergedFiles(data, places, files, problems, sources.readable)
 
 
-def build(
-    data: dict[str, Any], root: type[TrainRun] | type[EvalRun]
-) -> tuple[TrainRun | EvalRun | None, list[Problem]]:
+def build(data: dict[str, Any], root: type[Root]) -> tuple[Root | None, list[Problem]]:
     """The checked config, or None with every problem. What one pass refuses is left out of the next, so that a wrong
     type does not hide a broken rule; a rule about a value left out is not reported."""
     problems: list[Problem] = []

@@ -20,14 +20,27 @@ from typing import Any
 import yaml
 
 import platoon
+from platoon.config.effective import entry_settings
 from platoon.config.files import write_text
 from platoon.config.load import RESOLVED, SOURCE_LINE, Loaded
 from platoon.config.problems import ConfigError, dotted
 from platoon.config.run_lock import process_start
-from platoon.config.runs import EvalRun
+from platoon.config.runs import EvalRun, TrainRun
 from platoon.config.secrets import mask_argument, split_secrets
+from platoon.config.site import Site, name_clash
 
-__all__ = ["LOCK", "RESOLVED", "dump_resolved", "to_yaml", "update_lock", "write_lock", "write_process_record"]
+__all__ = [
+    "LOCK",
+    "RESOLVED",
+    "check_name",
+    "dump_resolved",
+    "read_lock",
+    "start_records",
+    "to_yaml",
+    "update_lock",
+    "write_lock",
+    "write_process_record",
+]
 LOCK = "lock.json"
 _VERSIONS = {
     "tinker": "tinker",
@@ -44,9 +57,45 @@ def dump_resolved(loaded: Loaded, path: Path) -> None:
         f"# written by platoon {platoon.__version__}",
         *(SOURCE_LINE + _one_line(str(source)) for source in loaded.sources),
         *(f"# override: {_one_line(override)}" for override in loaded.overrides),
+        *_site_header(loaded.site),
         *(f"# not written: {dotted(key)}" for key in left_out),
     ]
     write_text("\n".join(header) + "\n" + to_yaml(data), path)
+
+
+def _site_header(site: Site) -> list[str]:
+    if site.path is None:
+        return []
+    given = [f"# from the site profile: {key}" for key in site.gave]
+    return [f"# site profile: {_one_line(str(site.path))} (SHA-256 {site.sha256})", *given]
+
+
+def start_records(loaded: Loaded) -> dict[str, Any]:
+    """What `lock.json` keeps of a configuration: deprecated keys, site profile, sandbox providers, entry settings."""
+    records: dict[str, Any] = {
+        "deprecations": [one.record() for one in loaded.deprecations],
+        "site": loaded.site.record(),
+    }
+    if loaded.site.providers:
+        records["sandbox_providers"] = [dict(one) for one in loaded.site.providers]
+    settings = entry_settings(loaded.config) if isinstance(loaded.config, TrainRun) else {}
+    return {**records, "entry_settings": settings} if settings else records
+
+
+def check_name(loaded: Loaded, run_dir: Path) -> None:
+    """ConfigError when the site profile named the run directory after a file and it belongs to another one's run."""
+    clash = name_clash(loaded.site, run_dir, read_lock(run_dir) or {})
+    if clash is not None:
+        raise ConfigError(clash)
+
+
+def read_lock(run_dir: Path) -> dict[str, Any] | None:
+    """What `lock.json` says, or None when there is none to be read."""
+    try:
+        lock = json.loads((run_dir / LOCK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return lock if isinstance(lock, dict) else None
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import Field
+
+from platoon.config.base import Section
+from platoon.config.deprecations import DeprecatedKey, replace_deprecated
+
+
+class Inner(Section):
+    DEPRECATED: ClassVar = {
+        "size": DeprecatedKey("0.6.0", renamed_to="group_size", former_default=4),
+        "odd": DeprecatedKey("0.6.0", instead="even: true"),
+    }
+
+    group_size: int | None = 1
+    odd: bool = False
+
+
+class Outer(Section):
+    inner: Inner = Inner()
+    many: tuple[Inner, ...] = ()
+    free: dict[str, Any] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "texts"),
+    [
+        ({"group_size": 2}, {"group_size": 2}, []),
+        ({"size": 2}, {"group_size": 2}, ["inner.size is deprecated; use inner.group_size (platoon 0.6.0 removes it)"]),
+        ({"size": None}, {"group_size": None}, ["inner.size is deprecated; use inner.group_size"]),
+        ({"size": 2, "group_size": 2}, {"group_size": 2}, ["inner.size is deprecated; use"]),
+        ({"size": 4, "group_size": 2}, {"group_size": 2}, ["inner.size is deprecated, and is ignored: the new key"]),
+        ({"odd": True}, {"odd": True}, ["inner.odd is deprecated; use even: true (platoon 0.6.0 removes it)"]),
+    ],
+)
+def test_a_deprecated_key_still_works(given: Any, expected: Any, texts: list[str]) -> None:
+    original = {"inner": dict(given)}
+    data, found, problems = replace_deprecated(original, Outer)
+    assert data == {"inner": expected}
+    assert original == {"inner": given}
+    assert problems == []
+    assert len(found) == len(texts)
+    for text, one in zip(texts, found, strict=True):
+        assert str(one).startswith(text)
+        assert one.record()["removed_in"] == "0.6.0"
+    Outer.model_validate(data)
+
+
+def test_two_values_that_differ_are_a_problem() -> None:
+    _, _, problems = replace_deprecated({"inner": {"size": 3, "group_size": 2}}, Outer)
+    assert [str(one) for one in problems] == [
+        "inner.size: contradicts inner.group_size, which replaces it; remove this key (got 3)"
+    ]
+
+
+def test_keys_are_found_in_lists_and_left_alone_in_free_form_mappings() -> None:
+    data, found, _ = replace_deprecated({"many": [{}, {"size": 3}], "free": {"size": 1}}, Outer)
+    assert data == {"many": [{}, {"group_size": 3}], "free": {"size": 1}}
+    assert [one.path for one in found] == [("many", 1, "size")]
+
+
+def test_what_is_no_configuration_is_left_to_the_check() -> None:
+    for wrong in ({"inner": 3}, {"inner": [{"size": 1}]}, {"many": {"a": 1}}, {}):
+        assert replace_deprecated(wrong, Outer)[0] == wrong or "inner" in wrong
