@@ -6,13 +6,13 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from platoon.config import ConfigError
 from platoon.extensions.options import (
-    OptionsError,
-    Schema,
+    OptionSchema,
     option_problems,
+    option_record,
     option_rows,
     parse_options,
-    plain_options,
     signature_problems,
 )
 
@@ -71,11 +71,11 @@ def parser(options: dict[str, Any]) -> dict[str, Any]:
         (parser, {"path": "crash"}, ["RuntimeError: boom"]),
     ],
 )
-def test_options_fit_their_schema(schema: Schema, options: dict[str, Any], expected: list[str]) -> None:
+def test_options_fit_their_schema(schema: OptionSchema, options: dict[str, Any], expected: list[str]) -> None:
     found = [str(problem) for problem in option_problems(schema, options, "the rule all")]
     assert found == expected
     if expected:
-        with pytest.raises(OptionsError):
+        with pytest.raises(ConfigError):
             parse_options(schema, options, "the rule all")
 
 
@@ -87,16 +87,16 @@ def test_every_problem_is_reported_at_once() -> None:
 def test_parsed_and_recorded() -> None:
     parsed = parse_options(Explore, {"band": [0, 1]}, "x")
     assert parsed == Explore(band=(0.0, 1.0))
-    assert plain_options(parse_options(Explore, {"band": [0, 1]}, "x"), {"band": [0, 1]}) == {
+    assert option_record(Explore, {"band": [0, 1]}, "x") == {
         "explore": 0.2,
         "band": [0.0, 1.0],
         "candidates": 4096,
         "mode": "fast",
         "nested": {"a": 1},
     }
-    assert plain_options(parse_options(Model, {"size": 2}, "x"), {"size": 2}) == {"size": 2, "name": "x"}
-    assert plain_options(parse_options(parser, {"path": "p"}, "x"), {"path": "p"}) == {"path": "p", "depth": 2}
-    assert plain_options(parse_options(None, {}, "x"), {}) == {}
+    assert option_record(Model, {"size": 2}, "x") == {"size": 2, "name": "x"}
+    assert option_record(parser, {"path": "p"}, "x") == {"path": "p", "depth": 2}
+    assert option_record(None, {}, "x") == {}
 
 
 def test_rows_for_people() -> None:
