@@ -7,7 +7,10 @@ is imported here.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from platoon.harness.registry import harness as harness
 
 __version__ = "0.4.0"
 
@@ -25,6 +28,10 @@ _NAMES = {
     "SubagentResult": "platoon.harness.contract",
     "ToolAccess": "platoon.harness.contract",
     "EnvSession": "platoon.envs.contract",
+    "ForkMode": "platoon.envs.contract",
+    "program": "platoon.rollout.programs",
+    "EpisodeProgram": "platoon.rollout.programs",
+    "EpisodeContext": "platoon.rollout.episode_context",
     "EnvironmentService": "platoon.envs.contract",
     "SessionNeeds": "platoon.envs.contract",
     "ToolResult": "platoon.envs.contract",
