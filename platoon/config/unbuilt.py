@@ -55,8 +55,6 @@ def _of_rollouts(places: tuple[str, ...]) -> tuple[Unbuilt, ...]:
     for at in places:
         rows += [
             Unbuilt(f"{at}.step_timeout", "a harness that reads it", (300,)),
-            Unbuilt(f"{at}.propagate_root_success", _AGENTS, (None, False)),
-            Unbuilt(f"{at}.skip_subagent_reward_computation", _AGENTS, (False,)),
             Unbuilt(f"{at}.enable_subagent_verifiers", _AGENTS, (True,)),
         ]
     return tuple(rows)
@@ -66,23 +64,18 @@ _SAMPLER_VALUES = (None, "auto", "uniform", "weighted")
 
 TRAIN: tuple[Unbuilt, ...] = (
     *(Unbuilt(f"{at}.{key}", _PROCESS, (value,)) for at in _RUN_WORKFLOWS for key, value in _WORKER_DEFAULTS.items()),
-    *(Unbuilt(f"{at}.depth_level_weighting", "weighting by depth", (False,)) for at in _RUN_WORKFLOWS),
-    *(Unbuilt(f"{at}.depth_level_discount_gamma", "discounting by depth") for at in _RUN_WORKFLOWS),
     Unbuilt("train.task_sampler", _SAMPLERS, _SAMPLER_VALUES),
     Unbuilt("train.task_sampler_options", _SAMPLERS, ({},)),
     Unbuilt("train.group_admission", _ADMISSION, ("all",)),
     Unbuilt("train.group_admission_options", _ADMISSION, ({},)),
     Unbuilt("train.refill.max_groups_per_step", _ADMISSION, (3.0,)),
     Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
-    *(Unbuilt(f"{at}.straggler_policies", "cutting groups off by label", ({},)) for at in _RUN_WORKFLOWS),
     *_of_rollouts(_ROLLOUTS),
-    Unbuilt("train.optimizer.schedule", "a learning rate that moves", ("constant",)),
-    Unbuilt("train.optimizer.warmup_steps", "a learning rate that moves", (0,)),
-    Unbuilt("train.optimizer.min_ratio", "a learning rate that moves", (0.0,)),
     Unbuilt("watchdog.max_restarts", "restarting a run under supervision", (0,)),
 )
 EVAL: tuple[Unbuilt, ...] = (
     *_of_rollouts(("inference.workflow.rollout_config",)),
+    Unbuilt("environments.*.reward_processor", "processing rewards in an evaluation"),
     Unbuilt("inference.hosted", "evaluating a hosted model"),
     Unbuilt("inference.workflow.use_subprocesses", _PROCESS, (False,)),
     Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),
@@ -96,7 +89,6 @@ ENTRIES: tuple[Unbuilt, ...] = (
         Unbuilt(f"environments.*.{key}", _LOADERS)
         for key in ("dataset_loader", "eval_dataset_loader", "task_loader", "rollout", "eval_rollout")
     ),
-    Unbuilt("environments.*.reward_processor", "processing rewards by a function of your own"),
     Unbuilt("environments.*.trainer_config", "a config class of your own"),
     Unbuilt("environments.*.workflow", "a workflow class of your own", ("group_rollout",)),
     Unbuilt("environments.*.workflow_kwargs", "a workflow class of your own", ({},)),

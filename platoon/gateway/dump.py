@@ -17,11 +17,12 @@ def to_dict(collection: TrajectoryCollection) -> dict[str, Any]:
     """`{id, trajectories: {id: {id, task, parent_info, steps, reward, finish_message, error_message, misc}}}`."""
     return {
         "id": collection.id,
-        "trajectories": {key: _trajectory(trajectory) for key, trajectory in collection.trajectories.items()},
+        "trajectories": {key: trajectory_dict(trajectory) for key, trajectory in collection.trajectories.items()},
     }
 
 
-def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+def trajectory_dict(trajectory: Trajectory) -> dict[str, Any]:
+    """One trajectory, as `to_dict` holds it."""
     parent = trajectory.parent_info
     return {
         "id": trajectory.id,

@@ -51,7 +51,8 @@ class EpisodeRequest:
 class Episode:
     """A finished rollout. `collection` is None when it never started. Times in seconds.
 
-    `call_spans` are (start, end) of each recorded model call on the `perf_counter` clock.
+    `call_spans` are (start, end) of each recorded model call on the `perf_counter` clock; `call_seconds` its
+    (gap before it, render, sample, parse).
     """
 
     collection: TrajectoryCollection | None
@@ -62,6 +63,7 @@ class Episode:
     error: str | None = None
     first_call_seconds: float | None = None
     call_spans: tuple[tuple[float, float], ...] = field(default=())
+    call_seconds: tuple[tuple[float, float, float, float], ...] = field(default=())
 
     @classmethod
     def failed(cls, disposition: Disposition, outcome: Outcome, seconds: float = 0.0) -> Episode:
@@ -230,4 +232,5 @@ def _episode(collection: TrajectoryCollection, agents: list[AgentSession], outco
         error=error or (root.result.error if root.result is not None else None),
         first_call_seconds=None if first < 0 else first,
         call_spans=tuple((call.start, call.end) for agent in agents for call in agent.calls),
+        call_seconds=tuple(root.timeline.calls),
     )

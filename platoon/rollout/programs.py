@@ -23,6 +23,7 @@ from platoon.extensions.names import (
 )
 from platoon.rollout.episode_context import EpisodeContext
 from platoon.rollout.outcome import Outcome
+from platoon.rollout.subagent_rewards import propagate_root_success, zero_subagent_rewards
 
 EpisodeProgram = Callable[[EpisodeContext], Awaitable[Outcome]]
 ProgramFn = TypeVar("ProgramFn", bound=EpisodeProgram)
@@ -96,6 +97,10 @@ def _source(fn: object) -> str:
 
 @program("single")
 async def single(episode: EpisodeContext) -> Outcome:
-    """Run the root agent, then grade."""
+    """Run the root agent, then grade; rewards over the agent tree as the rollout's config says."""
     await episode.run()
+    if episode.config.skip_subagent_reward_computation:
+        episode.add_finalizer(zero_subagent_rewards)
+    if episode.config.propagate_root_success:
+        episode.add_finalizer(propagate_root_success)
     return await episode.grade()

@@ -28,9 +28,10 @@ from platoon.stats.schema import EntryInfo
 from platoon.stats.store import TaskStatsStore
 from platoon.train.background import Background
 from platoon.train.checkpoints import Checkpoint
+from platoon.train.client_metrics import CallTimes, ProcessUse
 from platoon.train.dispatch import DispatchDriver
 from platoon.train.evaluation import Due, EvaluationLoop
-from platoon.train.group import GroupRolloutWorkflow
+from platoon.train.group import GroupRolloutWorkflow, straggler_policy
 from platoon.train.metrics import EvaluationMetrics, StepMetrics
 from platoon.train.opening import sample_timeout_seconds
 from platoon.train.pruning import Pruner, PrunerParts, Rules
@@ -42,6 +43,7 @@ from platoon.train.service import ServiceSession, TinkerSampler
 from platoon.train.sinks import Progress, Sink, WandbSink
 from platoon.train.step import LoopState, StepLoop, StepParts
 from platoon.train.stop import StopRequest, watch_stop_file
+from platoon.train.transforms import Pipeline
 from platoon.train.usage import usage_rows
 from platoon.train.watchdog import Watchdog
 
@@ -109,13 +111,15 @@ class _Assembler:
         self.watchdog = Watchdog(watchdog.timeout_seconds, watchdog.exit_code)
         self.evaluation: EvaluationLoop | None = None
         self.pruner: Pruner | None = None
+        self.call_times, self.process_use = CallTimes(), ProcessUse()
 
     async def build(self) -> Assembly:
         renderer = build_renderer(self.train.model_name, self.train.renderer_name, self.train.renderer_kwargs)
         current = Current(await self.session.base_sampler(self.train.model_name), 0)
         gateway = self._gateway(renderer, current)
         server = await self.stack.enter_async_context(GatewayServer(gateway))
-        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server)
+        plugins = self.plan.extensions.credit
+        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins)
         store = self._store()
         tables = Tables.open(self.plan.run_dir, self.plan.start)
         driver = self._driver(workflow, tables)
@@ -143,7 +147,8 @@ class _Assembler:
         self._evaluations(renderer, recorder, background, current, state)
         self._start(background, driver, recorder)
         bounds = {e.label: e.max_staleness for e in self.config.environments if e.max_staleness is not None}
-        loop = StepLoop(StepParts(self.config, driver, self.session, saver, recorder, bounds), state)
+        pipeline = Pipeline.of(self.train.workflow_config, self.plan.extensions.batch_transforms)
+        loop = StepLoop(StepParts(self.config, driver, self.session, saver, recorder, bounds, pipeline), state)
         return Assembly(loop, saver, background, self.evaluation, self.pruner)
 
     def _gateway(self, renderer: Renderer, current: Current) -> ModelGateway:
@@ -182,6 +187,7 @@ class _Assembler:
 
         async def run_group(draw: Draw, row: PoolRow, lease: RolloutLease) -> GroupOutput | None:
             played = await workflow.play(row, lease, seed_scope=str(draw.position), group_size=draw.group_size)
+            self.call_times.observe(played.episodes)
             for usage in usage_rows(
                 played.episodes, seq=draw.seq, task_id=draw.task_id, entry=draw.entry, model=self.train.model_name
             ):
@@ -217,7 +223,7 @@ class _Assembler:
                 store=store,
                 tables=tables,
                 events=EventLog(self.plan.run_dir / "tasks" / "events.jsonl"),
-                step_metrics=StepMetrics(self.config, store, driver, prefixes, self.plan.sampling.batches),
+                step_metrics=StepMetrics(self.config, store, driver, prefixes, self.plan.sampling.batches, self._cuts),
                 evaluation_metrics=EvaluationMetrics(label_prefixes(row.label for row in held_out)),
                 sinks=sinks,
                 wandb_run_id=lambda: wandb.run_id if wandb is not None else None,
@@ -278,9 +284,14 @@ class _Assembler:
         if self.pruner is not None and checkpoint.name.startswith("recovery-"):
             self.pruner.saved()
 
+    def _cuts(self, draw: Draw) -> bool:
+        return straggler_policy(self.plan.train.entry_of(draw.entry).settings, draw.label) is not None
+
     def _gauges(self) -> dict[str, float]:
         """What is measured beside the steps, as of now."""
-        return self.pruner.metrics() if self.pruner is not None else {}
+        used = {**self.call_times.export(), **self.process_use.export()}
+        found = {f"rollout_client/{key}": value for key, value in used.items()}
+        return found if self.pruner is None else {**found, **self.pruner.metrics()}
 
     def _note(self, restored: Restored) -> None:
         """What a resume found otherwise than it was left, in lock.json."""
@@ -306,7 +317,7 @@ class _Assembler:
         async def workflow(due: Due) -> AsyncIterator[GroupRolloutWorkflow]:
             gateway = self._gateway(renderer, Current(due.sampler, due.version))
             async with GatewayServer(gateway) as server:
-                yield GroupRolloutWorkflow(self.config, held_out, gateway, server)
+                yield GroupRolloutWorkflow(self.config, held_out, gateway, server, self.plan.extensions.credit)
 
         self.evaluation = EvaluationLoop(
             self.plan.evaluation,

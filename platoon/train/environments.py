@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from platoon.config import ConfigError, EnvironmentConfig, TrainRun, WorkflowConfig, workflow_settings
+from platoon.credit.processors import get_reward_processor
 from platoon.draw.labels import label_problems
 from platoon.draw.pool import ENVIRONMENT_COLUMN, TaskPool, build_pool
 from platoon.draw.samplers.static import EntrySampling, SamplingSettings
@@ -81,6 +82,8 @@ async def open_environments(config: TrainRun, phase: Phase) -> Environments:
             problems.append(f"environments[{entry.label}].service: name the environment to play, or set env")
             continue
         try:
+            if entry.reward_processor is not None:
+                get_reward_processor(entry.reward_processor)
             service = shared_service(entry.service, entry.service_kwargs)
             build_route(entry, phase, "" if isinstance(entry.harness, Mapping) else None)
             listing = await list_entry(entry, phase, service)

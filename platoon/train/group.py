@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from platoon.config import StragglerPolicy, TrainRun
-from platoon.credit import CreditSettings, GroupOutput, MemberRollout, credit_group
+from platoon.config import StragglerPolicy, TrainRun, WorkflowConfig
+from platoon.credit import CreditPlugins, CreditSettings, GroupOutput, MemberRollout, credit_group
+from platoon.credit.processors import get_reward_processor
 from platoon.draw.pool import PoolRow
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
@@ -43,11 +44,19 @@ class GroupRolloutWorkflow:
         environments: Environments,
         gateway: ModelGateway,
         server: GatewayServer | None,
+        plugins: CreditPlugins | None = None,
     ) -> None:
         self.config = config
         self.environments = environments
         self.gateway = gateway
         self._server = server
+        plugins = plugins or CreditPlugins()
+        self._plugins = {
+            label: replace(plugins, processor=get_reward_processor(one.entry.reward_processor))
+            if one.entry.reward_processor is not None
+            else plugins
+            for label, one in environments.played.items()
+        }
 
     async def play(self, row: PoolRow, lease: RolloutLease, *, seed_scope: str, group_size: int) -> Played:
         """Roll out and credit one group. `seed_scope` names the draw; each member's calls are seeded below it."""
@@ -66,20 +75,26 @@ class GroupRolloutWorkflow:
             )
             return await run_episode(request, self.gateway, self._server)
 
-        stragglers = None
-        if settings.straggler_timeout_seconds is not None:
-            stragglers = StragglerPolicy(
-                timeout_seconds=settings.straggler_timeout_seconds, quorum=settings.straggler_quorum
-            )
-        episodes = await run_group(member, group_size, lease, stragglers)
+        episodes = await run_group(member, group_size, lease, straggler_policy(settings, row.label))
         output = credit_group(
             [MemberRollout(e.collection, e.interactions, e.outcome, e.disposition, e.seconds) for e in episodes],
             CreditSettings.from_workflow(settings),
             task_id=row.task_id,
             label=row.label,
             entry=row.entry,
+            plugins=self._plugins[played.entry.label],
         )
         return Played(output, episodes)
+
+
+def straggler_policy(settings: WorkflowConfig, label: str | None) -> StragglerPolicy | None:
+    """The label's own policy, else the entry's; None when members are never cut."""
+    own = settings.straggler_policies.get(label) if label is not None else None
+    if own is not None:
+        return own if own.timeout_seconds is not None else None
+    if settings.straggler_timeout_seconds is None:
+        return None
+    return StragglerPolicy(timeout_seconds=settings.straggler_timeout_seconds, quorum=settings.straggler_quorum)
 
 
 def slug(task_id: str) -> str:

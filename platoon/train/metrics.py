@@ -5,17 +5,20 @@ Pure but for two memories: reward keys seen before go on at 0, and the tracker's
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from platoon.config import TrainRun
 from platoon.credit import GroupOutput
+from platoon.draw.records import Draw
 from platoon.stats.metrics import (
     Dequeued,
     RewardKeys,
     SubmittedBatch,
     batch_metrics,
+    censoring_metrics,
     kind_metrics,
     label_metrics,
     record_completion,
@@ -27,22 +30,32 @@ from platoon.stats.tracker import Tracker
 from platoon.train.dispatch import DispatchDriver, Settled
 from platoon.train.evaluation import Evaluated
 from platoon.train.recorded_groups import group_record
+from platoon.train.stale_warning import StaleWarning
 from platoon.train.step import LoopState, StepWork
+
+log = logging.getLogger("platoon.train")
 
 
 @dataclass
 class StepMetrics:
-    """Metrics of training steps. `prefixes`: label to metric prefix; `batches`: steps of an epoch."""
+    """Metrics of training steps. `prefixes`: label to metric prefix; `batches`: steps of an epoch.
+
+    `cuts`: whether a straggler policy applies to a draw's group.
+    """
 
     config: TrainRun
     store: TaskStatsStore
     driver: DispatchDriver[GroupOutput]
     prefixes: Mapping[str, str]
     batches: int
+    cuts: Callable[[Draw], bool] = lambda draw: False
     clock: Callable[[], float] = time.monotonic
     _keys: RewardKeys = field(default_factory=RewardKeys)
     _label_keys: RewardKeys = field(default_factory=RewardKeys)
     _began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._stale = StaleWarning(self.config.train.max_staleness)
 
     def of(self, work: StepWork, state: LoopState) -> dict[str, float]:
         """Everything that is logged for a committed step; keys as users know them."""
@@ -52,12 +65,13 @@ class StepMetrics:
             **batch_metrics(items, self._keys, updates=work.updates),
             **label_metrics(items, self.prefixes, self._label_keys),
             **kind_metrics(items, self.prefixes),
-            **workload_metrics(items, submitted),
+            **self._censoring(work, items),
+            **self._workload(items, submitted),
             **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
             **self._parked(),
             **self.driver.blocked_shares(),
             **self.driver.traffic.sampled(),
-            "total_datums_per_batch": work.datums,
+            "total_datums_per_batch": work.consumed_datums,
             "update_weights_time": work.seconds.get("publish", 0.0),
             "policy/version": state.policy_version,
             "optim/updates_total": state.optimizer_steps,
@@ -65,13 +79,33 @@ class StepMetrics:
             "epoch": state.train_step // max(self.batches, 1),
         }
         found = {f"train/{key}": float(value) for key, value in train.items()}
-        found |= {f"train/{key}": sum(values) / len(values) for key, values in work.metrics.items()}
         found |= self._tracked(work).export_and_clear()
-        found["optim/lr"] = self.config.train.optimizer.learning_rate
+        if work.rate is not None:
+            found["optim/lr"] = work.rate
         found["progress/done_frac"] = state.train_step / state.end_step
         found |= {f"rollout_client/{key}": value for key, value in self.driver.in_flight().items()}
         found |= {f"timing/{phase}": seconds for phase, seconds in work.seconds.items()}
         found["time/elapsed_seconds"] = self.clock() - self._began
+        self._stale.step(sum(item.stale for item in items), sum(item.output is not None for item in items), found)
+        return found
+
+    def _workload(self, items: Sequence[Dequeued], submitted: SubmittedBatch) -> dict[str, float]:
+        """Nothing (warned) when more was sent than rollouts made, as a transform that adds datums does."""
+        try:
+            return workload_metrics(items, submitted)
+        except ValueError as error:
+            log.warning("no workload metrics of this step: %s", error)
+            return {}
+
+    def _censoring(self, work: StepWork, items: Sequence[Dequeued]) -> dict[str, float]:
+        """What cutting stragglers cost, over the groups that a policy applies to, and per label."""
+        cut = [item for item, settled in zip(items, work.groups, strict=True) if self.cuts(settled.draw)]
+        found = censoring_metrics(cut)
+        for label, place in self.prefixes.items():
+            mine = [item for item in cut if item.output is not None and item.output.label == label]
+            found |= {
+                key.replace("batch/", f"batch/{place}/", 1): value for key, value in censoring_metrics(mine).items()
+            }
         return found
 
     def _parked(self) -> dict[str, float]:
@@ -92,12 +126,18 @@ class StepMetrics:
 
     def _tracked(self, work: StepWork) -> Tracker:
         tracker = Tracker("train")
+        for key, values in work.metrics.items():
+            for value in values:
+                tracker.scalar({key: value})
         for settled in work.groups:
             if settled.output is None:
                 tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
                 continue
             record_group_stats(tracker, settled.output)
             record_completion(tracker, settled.output)
+            if self.cuts(settled.draw):
+                cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
+                tracker.scalar({"straggler_cancelled": float(cut)})
             if work.fates[settled.key] == "stale":
                 tracker.scalar({"stale_rollouts": 1.0})
         return tracker

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
 from platoon.train.environments import Environments
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
+from platoon.train.extensions import TrainingExtensions
 from platoon.train.opening import find_service, open_session, start_service
 from platoon.train.planning import plan_tasks
 from platoon.train.step import LoopState, Phase, StepReport, direct
@@ -61,6 +62,7 @@ class RunPlan:
     evaluation: EvaluationPlan
     resume: Checkpoint | None
     start: int
+    extensions: TrainingExtensions = field(default_factory=TrainingExtensions)
 
     @property
     def start_step(self) -> int:
@@ -144,7 +146,10 @@ class TrainingRun:
 
 @asynccontextmanager
 async def open_training(
-    loaded: Loaded, stop: StopRequest | None = None, argv: Sequence[str] = ()
+    loaded: Loaded,
+    stop: StopRequest | None = None,
+    argv: Sequence[str] = (),
+    extensions: TrainingExtensions | None = None,
 ) -> AsyncIterator[TrainingRun]:
     """Open a run: check, take the directory, list tasks, start the service, restore, make the launch save.
 
@@ -162,7 +167,7 @@ async def open_training(
         stack.enter_context(RunLock(run_dir))
         resume = newest_resumable(run_dir, config.train.num_minibatches)
         began = time.monotonic()
-        plan = await plan_run(config, run_dir, resume)
+        plan = replace(await plan_run(config, run_dir, resume), extensions=extensions or TrainingExtensions())
         if plan.nothing_to_do:
             log.info("the run in %s is finished (%d steps)", run_dir, plan.end_step)
             yield TrainingRun(plan, None, stop)

@@ -106,7 +106,7 @@ class Progress:
         tokens = metrics.get("train/workload/batch/total_tokens", 0.0)
         text = (
             f"step {step}/{self._steps}  reward {'-' if reward is None else f'{reward:.3f}'}  "
-            f"groups in flight {metrics.get('rollout_client/groups_in_flight', 0):.0f}  tokens {tokens:.0f}  "
+            f"groups in flight {metrics.get('rollout_client/groups_in_flight_mean', 0):.1f}  tokens {tokens:.0f}  "
             f"{metrics.get('timing/batch_total', 0):.2f} s a step  {clock(left)} left"
         )
         self._print(text, keep=not self._live or step >= self._steps)

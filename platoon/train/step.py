@@ -26,12 +26,16 @@ from platoon.credit.loss import (
     zero_at_zero_advantages,
 )
 from platoon.draw.records import Key
+from platoon.rollout.trajectory import Floats
 from platoon.stats.schema import Fate
 from platoon.train.dispatch import DispatchDriver, Settled, StopRequested
+from platoon.train.schedule import learning_rate
 from platoon.train.service import ServiceSession
+from platoon.train.transforms import BatchTransformContext, Pipeline
 
 log = logging.getLogger("platoon.train")
 T = TypeVar("T")
+DIVERGENCE = 0.01  # nats^2 / 2; a service whose sampler and trainer agree stays below 1e-5
 Phase = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
@@ -78,6 +82,8 @@ class StepWork:
     datums: int = 0
     attention_tokens: int = 0
     action_tokens: int = 0
+    consumed_datums: int = 0
+    rate: float | None = None
 
     def note(self, values: Mapping[str, float]) -> None:
         for key, value in values.items():
@@ -115,7 +121,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class StepParts:
-    """What a step works with. `bounds`: staleness bound of entries that set their own."""
+    """What a step works with. `bounds`: staleness bound of entries that set their own; `pipeline`: transforms."""
 
     config: TrainRun
     driver: DispatchDriver[GroupOutput]
@@ -123,6 +129,7 @@ class StepParts:
     publisher: Publisher
     recorder: Recorder
     bounds: Mapping[str, int | None] = field(default_factory=dict)
+    pipeline: Pipeline = field(default_factory=Pipeline)
     clock: Callable[[], float] = time.perf_counter
 
 
@@ -139,13 +146,14 @@ class StepLoop:
         self._skips_zero = zero_at_zero_advantages(train.loss_fn, train.loss_fn_config)
         self._whole_first = train.sampling_seed is not None and train.max_staleness == 0
         self._ahead: list[Settled[GroupOutput]] = []
+        self._divergence_said = False
 
     async def step(self, phase: Phase = direct) -> StepReport | None:
         """Train one batch; None when a stop came before any of its updates was applied: it is then dropped whole."""
         work = StepWork(began=self._parts.clock())
-        for _ in range(self._train.num_minibatches):
+        for minibatch in range(self._train.num_minibatches):
             for name, body in (("collect", self._collect), ("update", self._update)):
-                if not await phase(name, partial(self._timed, name, work, body)):
+                if not await phase(name, partial(self._timed, name, work, partial(body, minibatch=minibatch))):
                     return None
         await phase("publish", partial(self._timed, "publish", work, self._publish))
         metrics: dict[str, float] = await phase("record", partial(self._record, work))
@@ -160,18 +168,19 @@ class StepLoop:
 
     # -- collect
 
-    async def _collect(self, work: StepWork) -> bool:
+    async def _collect(self, work: StepWork, *, minibatch: int) -> bool:
         try:
-            await self._collect_minibatch(work)
+            await self._collect_minibatch(work, minibatch)
         except StopRequested:
             return False
         return True
 
-    async def _collect_minibatch(self, work: StepWork) -> None:
+    async def _collect_minibatch(self, work: StepWork, minibatch: int) -> None:
         if self._whole_first and not work.groups:
             self._ahead = [await self._take(work) for _ in range(self._train.batch_size)]
             self._ahead.sort(key=lambda settled: settled.draw.position)
-        for _ in range(self._train.num_microbatches):
+        for microbatch in range(self._train.num_microbatches):
+            context = BatchTransformContext(self._parts.config, self.state.train_step, minibatch, microbatch)
             if self._whole_first:
                 taken, self._ahead = (
                     self._ahead[: self._groups_per_microbatch],
@@ -180,7 +189,7 @@ class StepLoop:
             else:
                 taken = [await self._take(work) for _ in range(self._groups_per_microbatch)]
             began = self._parts.clock()
-            self._submit(work, sorted(taken, key=lambda settled: settled.draw.position))
+            self._submit(work, sorted(taken, key=lambda settled: settled.draw.position), context)
             work.spend("datums", self._parts.clock() - began)
 
     async def _take(self, work: StepWork) -> Settled[GroupOutput]:
@@ -190,7 +199,7 @@ class StepLoop:
         self._parts.recorder.progress()
         return settled
 
-    def _submit(self, work: StepWork, taken: Sequence[Settled[GroupOutput]]) -> None:
+    def _submit(self, work: StepWork, taken: Sequence[Settled[GroupOutput]], context: BatchTransformContext) -> None:
         datums: list[Datum] = []
         for settled in taken:
             work.groups.append(settled)
@@ -198,6 +207,10 @@ class StepLoop:
             work.fates[settled.key] = fate
             if fate == "consumed" and settled.output is not None:
                 datums.extend(settled.output.datums)
+        work.consumed_datums += len(datums)
+        if datums:
+            datums, measured = self._parts.pipeline.apply(datums, context)
+            work.note(measured)
         kept, tokens = self._objective(work, datums)
         if not kept:
             work.empty += 1
@@ -233,7 +246,7 @@ class StepLoop:
 
     # -- update
 
-    async def _update(self, work: StepWork) -> bool:
+    async def _update(self, work: StepWork, *, minibatch: int) -> bool:
         """Apply the minibatch's update, if it has one. False when a stop ended the wait for the first evaluation."""
         submissions, work.submissions = work.submissions, []
         if not submissions:
@@ -242,23 +255,47 @@ class StepLoop:
         first = self.state.start_step == 0 and self.state.optimizer_steps == 0
         if first and not await self._parts.recorder.first_update():
             return False
-        rate = train.optimizer.learning_rate
-        optim = self._parts.session.submit_optim_step(train.optimizer, rate)
+        planned = self.state.end_step * train.num_minibatches
+        work.rate = learning_rate(train.optimizer, self.state.train_step * train.num_minibatches + minibatch, planned)
+        optim = self._parts.session.submit_optim_step(train.optimizer, work.rate)
         per_microbatch: list[dict[str, float]] = []
         for submission in submissions:
             logprobs, _ = await self._parts.session.forward_backward_result(
                 submission.future, train.forward_backward_timeout_seconds
             )
             self._parts.recorder.progress()
-            per_microbatch.append(optimizer_metrics(submission.datums, logprobs, train.loss_fn, train.loss_fn_config))
+            found = self._compared(submission.datums, logprobs)
+            self._watch_divergence(work, submission.datums, found)
+            per_microbatch.append(found)
         metrics = await self._parts.session.optim_step_result(optim, train.optim_step_timeout_seconds)
         self._parts.recorder.progress()
         self.state.optimizer_steps += 1
         work.updates += 1
         work.note({f"optim/{key}": value for key, value in metrics.items()})
-        work.note({"optim/lr": rate})
         work.note(mean_over_microbatches(per_microbatch))
         return True
+
+    def _compared(self, datums: Sequence[Datum], logprobs: Sequence[Floats]) -> dict[str, float]:
+        """Metrics of a microbatch; {} (warned) when the service's answer does not fit: no metric fails a step."""
+        try:
+            return optimizer_metrics(datums, logprobs, self._train.loss_fn, self._train.loss_fn_config)
+        except ValueError as error:
+            log.warning("step %d: no optimizer metrics: %s", self.state.train_step + 1, error)
+            return {}
+
+    def _watch_divergence(self, work: StepWork, datums: Sequence[Datum], found: Mapping[str, float]) -> None:
+        """Say once that sampler and trainer disagree on tokens that the trained weights themselves sampled."""
+        divergence = found.get("optim/kl_sample_train_v2", 0.0)
+        on_policy = work.updates == 0 and all(datum.version == self.state.policy_version for datum in datums)
+        if on_policy and divergence > DIVERGENCE and not self._divergence_said:
+            self._divergence_said = True
+            log.warning(
+                "step %d: the service's sampler and its trainer disagree about the same weights "
+                "(optim/kl_sample_train_v2 %.3g, expected below %.3g): updates are off-policy from the start",
+                self.state.train_step + 1,
+                divergence,
+                DIVERGENCE,
+            )
 
     # -- publish and record
 
