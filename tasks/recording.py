@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import TracebackType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -137,13 +138,44 @@ class Recorder:
                     self.parents.discard(parent)
             log.info("the Prefect API at %s is back; runs it lost were set right", self.endpoint.url)
         except Exception as error:
-            if not transport_error(error):
-                raise
-            self.breaker.trip()
+            if transport_error(error):
+                self.breaker.trip()
+                return
+            raise
 
 
 _RECORDER: ContextVar[Recorder | None] = ContextVar("platoon_recorder", default=None)
 _BOX: ContextVar[Box[Any] | None] = ContextVar("platoon_box", default=None)
+
+
+class _Attempt:
+    """Around a call of a flow (with `recorder`) or of a task: decides about what leaves it.
+
+    The body's own exception passes. A flow's trouble with the API is noted and ends here; orders pass. A task has no
+    orders of its own, so any failure of Prefect's ends here.
+    """
+
+    def __init__(self, box: Box[Any], recorder: Recorder | None = None) -> None:
+        self._box = box
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._token = _BOX.set(self._box)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        _BOX.reset(self._token)
+        box, recorder = self._box, self._recorder
+        if recorder is not None and box.run_id is not None:
+            recorder.live.discard(box.run_id)
+        if error is None or error is box.error:
+            return False
+        if recorder is None:
+            log.debug("a phase was not recorded: %s", _line(error))
+            return isinstance(error, Exception)
+        if transport_error(error):
+            recorder.lost(error, box)
+            return True
+        return box.error is not None  # Prefect wrapped it; `result` raises the body's own
 
 
 def configure_environment(endpoint: Endpoint) -> None:
@@ -199,20 +231,8 @@ def recorded(
                 return await fn(*args, **kwargs)
             flow = flow or _as_flow(fn, name, run_name)
             box: Box[T] = Box()
-            token = _BOX.set(box)
-            try:
-                with _tagged(tags):
-                    await flow(*args, **kwargs)
-            except BaseException as error:
-                if error is not box.error:
-                    if transport_error(error):
-                        recorder.lost(error, box)
-                    elif box.error is None:
-                        raise
-            finally:
-                _BOX.reset(token)
-                if box.run_id is not None:
-                    recorder.live.discard(box.run_id)
+            with _Attempt(box, recorder), _tagged(tags):
+                await flow(*args, **kwargs)
             return box.result() if box.started else await fn(*args, **kwargs)
 
         return call
@@ -226,14 +246,8 @@ async def phase(name: str, body: Callable[[], Awaitable[T]]) -> T:
     if recorder is None or recorder.breaker.is_open or current_run_id() is None:
         return await body()
     box: Box[T] = Box()
-    token = _BOX.set(box)
-    try:
+    with _Attempt(box):
         await _as_task(name)(body)
-    except Exception as error:
-        if box.error is None:
-            log.debug("phase %s was not recorded: %s", name, _line(error))
-    finally:
-        _BOX.reset(token)
     return box.result() if box.started else await body()
 
 

@@ -59,11 +59,13 @@ def start(port: int | None = None, idle_minutes: float = 30.0) -> int:
         if (running := find()) is not None:
             print(f"platoon server runs already: {running.ui} (pid {running.pid})")
             return 0
-        if port and not _bindable(port):
+        listener = _listen(port) if port else _listen(PORT) or _listen(0)
+        if listener is None:
             print(f"platoon: port {port} is in use; choose another one or leave out --port", file=sys.stderr)
             return 1
         began = time.monotonic()
-        child = _spawn(directory, port or _free_port(), idle_minutes)
+        with listener:
+            child = _spawn(directory, listener, idle_minutes)
         failure = _wait(child, began + START_SECONDS)
         if failure:
             child.kill()
@@ -132,8 +134,12 @@ def find() -> Running | None:
         return None
 
 
-def _spawn(directory: Path, port: int, idle_minutes: float) -> subprocess.Popen[bytes]:
-    """The server process, in a session of its own, with our settings and none of the user's Prefect settings."""
+def _spawn(directory: Path, listener: socket.socket, idle_minutes: float) -> subprocess.Popen[bytes]:
+    """The server process, in a session of its own, with our settings and none of the user's Prefect settings.
+
+    It inherits the listening socket: Prefect takes seconds to import, and the port might be gone by then.
+    """
+    port = listener.getsockname()[1]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     package_root = str(Path(__file__).resolve().parents[2])
     paths = [package_root, *filter(None, [environment.get("PYTHONPATH")])]
@@ -147,10 +153,11 @@ def _spawn(directory: Path, port: int, idle_minutes: float) -> subprocess.Popen[
         "DO_NOT_TRACK": "1",
     }
     (directory / "server.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "platoon.cli.server_process", str(directory), str(port), str(idle_minutes * 60)]
+    arguments = [str(directory), str(listener.fileno()), str(idle_minutes * 60)]
     with (directory / "server.log").open("wb") as output:
         return subprocess.Popen(
-            command,
+            [sys.executable, "-m", "platoon.cli.server_process", *arguments],
+            pass_fds=[listener.fileno()],
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -188,22 +195,17 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
-    if _bindable(PORT):
-        return PORT
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+def _listen(port: int) -> socket.socket | None:
+    """A socket that listens on 127.0.0.1; None when the port is taken. Port 0: any free one."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        return None
+    return listener
 
 
 @contextmanager

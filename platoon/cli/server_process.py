@@ -71,17 +71,15 @@ class _Server(uvicorn.Server):
             self._listening()
 
 
-async def serve(app: App, directory: Path, port: int, idle_seconds: float) -> None:
+async def serve(app: App, directory: Path, listener: socket.socket, idle_seconds: float) -> None:
     """Serve until a signal, or until nobody was connected for `idle_seconds` (0: for ever)."""
     clients = Clients(app)
-    settings = uvicorn.Config(
-        clients, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=3, timeout_keep_alive=5
-    )
+    settings = uvicorn.Config(clients, log_level="warning", timeout_graceful_shutdown=3, timeout_keep_alive=5)
     record = directory / "server.json"
 
     def write_record() -> None:
         draft = record.with_suffix(".tmp")
-        url = f"http://127.0.0.1:{port}/api"
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         draft.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
         draft.replace(record)
 
@@ -96,7 +94,7 @@ async def serve(app: App, directory: Path, port: int, idle_seconds: float) -> No
     async with asyncio.TaskGroup() as group:
         idle = group.create_task(stop_when_idle()) if idle_seconds else None
         try:
-            await server.serve()
+            await server.serve(sockets=[listener])
         finally:
             if idle is not None:
                 idle.cancel()
@@ -117,7 +115,7 @@ def take(lock: IO[bytes], seconds: float = 2.0) -> bool:
             return True
 
 
-def main(directory: Path, port: int, idle_seconds: float) -> int:
+def main(directory: Path, listener: socket.socket, idle_seconds: float) -> int:
     with (directory / "running.lock").open("ab") as lock:
         if not take(lock):
             print("another server of this user runs", file=sys.stderr)
@@ -127,9 +125,9 @@ def main(directory: Path, port: int, idle_seconds: float) -> int:
         from platoon.cli.server_database import queue_writes
 
         queue_writes()
-        asyncio.run(serve(create_app(final=True), directory, port, idle_seconds))
+        asyncio.run(serve(create_app(final=True), directory, listener, idle_seconds))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    sys.exit(main(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])), float(sys.argv[3])))

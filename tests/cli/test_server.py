@@ -19,7 +19,7 @@ import pytest
 from platoon.cli import server
 from platoon.cli.server_process import serve, take
 from tasks.endpoint import choose_api
-from tests.flows.prefect_server import database_template, keep_database
+from tests.flows.prefect_server import database_template, free_port, keep_database
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def command(*words: str) -> subprocess.Popen[str]:
 def test_two_starts_at_once_give_one_server_that_runs_find(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory.mkdir(parents=True)
     database_template(directory / "prefect.db")
-    port = server._free_port()
+    port = free_port()
     commands = [command("start", "--port", str(port)) for _ in range(2)]
     try:
         said = [one.communicate(timeout=200) for one in commands]
@@ -131,8 +131,10 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 async def test_an_idle_server_ends_and_an_open_connection_keeps_it(tmp_path: Path) -> None:
     idle = 0.5
-    port = server._free_port()
-    serving = asyncio.create_task(serve(answer, tmp_path, port, idle))
+    listener = server._listen(0)
+    assert listener is not None
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(serve(answer, tmp_path, listener, idle))
     record = tmp_path / "server.json"
     async with asyncio.timeout(20), httpx.AsyncClient() as client:
         while not record.exists():  # noqa: ASYNC110 (the file is the signal)
