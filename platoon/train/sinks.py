@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from platoon.config import TrainRun
 
 log = logging.getLogger("platoon.train")
+_FAILURES: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError)
 
 
 class Sink(Protocol):
@@ -27,8 +28,9 @@ class Sink(Protocol):
 class WandbSink:
     """Metrics to W&B; its run id is kept in every checkpoint so that a resume goes on in the same run."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, failures: tuple[type[Exception], ...] = ()) -> None:
         self._run = run
+        self._failures = failures or _FAILURES
         self._warned = False
 
     @property
@@ -43,7 +45,10 @@ class WandbSink:
             return None
         try:
             import wandb
-
+        except ImportError as error:
+            log.warning("W&B is off for this run: %s", error)
+            return None
+        try:
             if settings.base_url or settings.api_key:
                 wandb.login(key=settings.api_key, host=settings.base_url)
             resume_id = run_id or settings.resume_run_id
@@ -61,21 +66,24 @@ class WandbSink:
                 resume="must" if resume_id else "allow",
                 config=dict(data),
             )
-        except (ImportError, OSError, ValueError, RuntimeError) as error:
+        except (wandb.Error, *_FAILURES) as error:
             log.warning("W&B is off for this run: %s", error)
             return None
-        return cls(run)
+        return cls(run, (wandb.Error, *_FAILURES))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         try:
             self._run.log(dict(metrics), step=step)
-        except (OSError, ValueError, RuntimeError) as error:
+        except self._failures as error:
             if not self._warned:
                 self._warned = True
                 log.warning("W&B did not take the metrics of step %d (said once): %s", step, error)
 
     def close(self, exit_code: int) -> None:
-        self._run.finish(exit_code=exit_code, quiet=True)
+        try:
+            self._run.finish(exit_code=exit_code)
+        except self._failures as error:
+            log.warning("W&B did not end its run: %s", error)
 
 
 class Progress:
