@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from platoon.config.entries import EnvironmentConfig
 from platoon.config.problems import nearest
+from platoon.extensions.boundary import Boundary
 from platoon.extensions.entry_points import distribution, installed, load
 from platoon.extensions.names import (
     check_name,
@@ -163,6 +164,18 @@ def resolve_environment(reference: str) -> EnvironmentEntry:
     raise ValueError(f"environment {reference!r} fits several versions: {refs}; name one")
 
 
+def environment_source(reference: str) -> str:
+    """Where the entry of a reference is defined, `module:attribute`."""
+    name = split_reference(reference)[0]
+    point = installed("environment").get(name) if ":" not in reference and name not in _CORE else None
+    return _CORE.get(name, point.value if point is not None else reference)
+
+
+def core_environments() -> dict[str, str]:
+    """The environments that platoon itself brings: name -> where the entry is."""
+    return dict(_CORE)
+
+
 def list_environments() -> list[tuple[str, str]]:
     """Name and source of every named environment; nothing is imported."""
     out = dict.fromkeys(_CORE, "platoon")
@@ -172,10 +185,11 @@ def list_environments() -> list[tuple[str, str]]:
 
 
 def _import(reference: str) -> EnvironmentEntry:
-    try:
+    found: Any = None
+    with Boundary("environment", quiet=True) as caught:
         found = import_string(reference)
-    except ImportError as error:
-        raise ValueError(f"env {reference!r} cannot be imported: {error}") from error
+    if caught.error is not None:
+        raise ValueError(f"env {reference!r} cannot be imported: {caught.text}") from caught.error
     if not isinstance(found, EnvironmentEntry):
         raise ValueError(f"env {reference!r} is a {type(found).__name__}, not a platoon.EnvironmentEntry")
     if is_reserved(found.name) and not reference.startswith("platoon."):

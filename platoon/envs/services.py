@@ -6,19 +6,21 @@ without loading the environment.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from platoon.config.problems import ConfigError, unknown_key
+from platoon.config.problems import ConfigError, Problem, unknown_key
 from platoon.envs.contract import EnvironmentService
 from platoon.envs.ors.options import OPTION_NAMES
 from platoon.envs.ors.service import OrsEnvironmentService
-from platoon.extensions.names import import_string
+from platoon.extensions.boundary import Boundary
+from platoon.extensions.names import import_string, source_of
+from platoon.extensions.options import signature_problems
 
 SCHEMES = ("python://module:Class", "module:attr")
 _UNBUILT = {"harbor": "Harbor data sets", "table": "task tables"}
+_OPTIONS = ("service_kwargs",)
 _built: dict[str, EnvironmentService] = {}
 
 
@@ -48,18 +50,30 @@ def shared_service(reference: str, kwargs: Mapping[str, Any]) -> EnvironmentServ
 
 def service_problems(reference: str, kwargs: Mapping[str, Any]) -> list[str]:
     """What is wrong with a reference or its options, found without building the service. Each names key and remedy."""
+    return [
+        f"{one.path[-1]}: {one.text}" if len(one.path) > 1 else one.text for one in entry_problems(reference, kwargs)
+    ]
+
+
+def entry_problems(reference: str, kwargs: Mapping[str, Any]) -> list[Problem]:
+    """As `service_problems`, each at `service` or at the option below `service_kwargs`."""
     unbuilt = _unbuilt(reference)
     if unbuilt is not None:
-        return [unbuilt]
+        return [Problem(("service",), unbuilt)]
     if reference.startswith("python://"):
         return _ors_problems(reference, kwargs)
     if ":" not in reference:
-        return [f"unknown service {reference!r}; write one of {', '.join(SCHEMES)}"]
-    try:
-        factory = _factory(reference)
-    except (ImportError, ValueError) as error:
-        return [f"service {reference!r} cannot be imported: {error}"]
-    return _binding_problems(factory, kwargs)
+        return [Problem(("service",), f"unknown service {reference!r}; write one of {', '.join(SCHEMES)}")]
+    with Boundary("environment", quiet=True) as caught:
+        return [problem.under(_OPTIONS) for problem in signature_problems(_factory(reference), kwargs)]
+    return [Problem(("service",), f"service {reference!r} cannot be imported: {caught.text}")]
+
+
+def service_source(reference: str) -> str:
+    """The code of a service, `module:qualname`. An environment class is not imported to find out."""
+    if reference.startswith("python://"):
+        return reference.removeprefix("python://")
+    return source_of(_factory(reference), reference) if ":" in reference else reference
 
 
 def _unbuilt(reference: str) -> str | None:
@@ -85,27 +99,13 @@ def _factory(reference: str) -> Callable[..., Any]:
     return factory
 
 
-def _ors_problems(reference: str, kwargs: Mapping[str, Any]) -> list[str]:
+def _ors_problems(reference: str, kwargs: Mapping[str, Any]) -> list[Problem]:
     problems = []
     module, _, name = reference.removeprefix("python://").partition(":")
     if not module or not name:
-        problems.append(f"service {reference!r} must have the form python://module:Class")
+        problems.append(Problem(("service",), f"service {reference!r} must have the form python://module:Class"))
     if "environment" in kwargs:
-        problems.append("environment: the service reference already names it; remove the key")
+        text = "the service reference already names it; remove the key"
+        problems.append(Problem((*_OPTIONS, "environment"), text))
     unknown = [key for key in kwargs if key != "environment" and key not in OPTION_NAMES]
-    return problems + [f"{key}: {unknown_key((key,), OPTION_NAMES, {})}" for key in unknown]
-
-
-def _binding_problems(factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> list[str]:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return []  # a factory in C tells nothing about its parameters
-    parameters = signature.parameters.values()
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    problems = []
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        hints: Mapping[str, str] = getattr(factory, "UNKNOWN_KEY_HINTS", {})
-        problems = [f"{key}: {unknown_key((key,), named, hints)}" for key in kwargs if key not in named]
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in kwargs]
-    return problems + [f"{name}: required by the service, and missing" for name in missing]
+    return problems + [Problem((*_OPTIONS, key), unknown_key((key,), OPTION_NAMES, {})) for key in unknown]

@@ -66,3 +66,9 @@ def import_string(reference: str) -> Any:
         except AttributeError:
             raise ImportError(f"module {module_name!r} has no attribute {path!r}") from None
     return target
+
+
+def source_of(found: Any, reference: str = "") -> str:
+    """Where a class or function is defined, `module:qualname`; the reference for an object that does not say."""
+    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    return f"{module}:{name}" if module and name else reference.removeprefix("python://")

@@ -1,0 +1,55 @@
+"""The records of a start in its run directory: resolved config, lock, process, identity. Written before any draw."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from platoon.config import ConfigError, Loaded
+from platoon.config.records import (
+    RESOLVED,
+    dump_resolved,
+    start_records,
+    update_lock,
+    write_lock,
+    write_process_record,
+)
+from platoon.extensions.components import Components
+from platoon.render import build_renderer
+from platoon.train.identity import IDENTITY, bind_identity, overlap_warnings, run_identity
+
+if TYPE_CHECKING:
+    from platoon.train.run import RunPlan
+
+log = logging.getLogger("platoon.train")
+
+
+def record_start(loaded: Loaded, plan: RunPlan, argv: Sequence[str], components: Components) -> None:
+    """Write the records of a start. ConfigError when the run directory belongs to another run, which lock.json then
+    says under `resume_refused`, and for a renderer that cannot be built."""
+    run_dir = plan.run_dir
+    records: dict[str, Any] = {**start_records(loaded), **components.records(), **_tool_call_parsing(plan)}
+    if excluded := plan.train.excluded():
+        records["excluded_tasks"] = excluded
+    dump_resolved(loaded, run_dir / RESOLVED)
+    write_lock(run_dir, argv, **records)
+    write_process_record(run_dir, "train")
+    for warning in overlap_warnings(plan.train, plan.held_out):
+        log.warning("%s", warning)
+    identity = run_identity(plan.config, plan.train, plan.held_out)
+    problems = bind_identity(run_dir, identity, plan.train, resuming=plan.resume is not None)
+    if problems:
+        update_lock(run_dir, resume_refused={"identity": str(run_dir / IDENTITY), "problems": problems})
+        raise ConfigError(problems, f"the run in {run_dir} cannot go on with this configuration")
+
+
+def _tool_call_parsing(plan: RunPlan) -> dict[str, Any]:
+    """How the renderer reads tool calls, for renderers that say."""
+    train = plan.config.train
+    renderer = build_renderer(train.model_name, train.renderer_name, train.renderer_kwargs)
+    record = getattr(renderer, "record", None)
+    if not callable(record):
+        return {}
+    about = {"model_name": train.model_name, "renderer_name": train.renderer_name}
+    return {"tool_call_parsing": {**about, **record()}}
