@@ -21,15 +21,17 @@ from pathlib import Path
 from typing import Literal
 
 from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_path, run_directory
-from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
+from platoon.config.records import check_name
 from platoon.draw.plan import SamplingPlan
 from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
+from platoon.train.components import start_components
 from platoon.train.environments import Environments
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
 from platoon.train.extensions import TrainingExtensions
 from platoon.train.opening import find_service, open_session, start_service
 from platoon.train.planning import plan_tasks
+from platoon.train.records import record_start
 from platoon.train.step import LoopState, Phase, StepReport, direct
 from platoon.train.stop import StopRequest
 
@@ -164,6 +166,8 @@ async def open_training(
     resume = newest_resumable(run_dir, config.train.num_minibatches)
     async with AsyncExitStack() as stack:
         address = await find_service(config, resuming=resume is not None)
+        components = start_components(loaded)
+        check_name(loaded, run_dir)
         stack.enter_context(RunLock(run_dir))
         resume = newest_resumable(run_dir, config.train.num_minibatches)
         began = time.monotonic()
@@ -172,11 +176,7 @@ async def open_training(
             log.info("the run in %s is finished (%d steps)", run_dir, plan.end_step)
             yield TrainingRun(plan, None, stop)
             return
-        dump_resolved(loaded, run_dir / RESOLVED)
-        write_lock(run_dir, argv)
-        write_process_record(run_dir, "train")
-        if excluded := plan.train.excluded():
-            update_lock(run_dir, excluded_tasks=excluded)
+        record_start(loaded, plan, argv, components)
         address = await start_service(config, address, run_dir / "service", stack)
         name = "/".join((config.stats.experiment_name, config.stats.trial_name))
         opened = await open_session(config, address, name, resume, stop.event)
