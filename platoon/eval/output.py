@@ -18,7 +18,7 @@ from platoon.eval.policy import run_directory_of
 ROLLOUTS, METADATA = "rollouts", "metadata.json"
 LONGEST_NAME = 200
 COMPARED = ("backend", "model", "model_path", "renderer", "base_url_origin", "judges")
-UNRECORDED = {"backend": "tinker", "judges": True}
+UNRECORDED: dict[str, Any] = {"backend": "tinker", "judges": True}
 
 
 def policy_name(config: EvalRun) -> str:
@@ -64,18 +64,25 @@ def rollout_files(output: Path) -> Iterator[Path]:
 def check_provenance(output: Path, provenance: Mapping[str, Any]) -> None:
     """Refuse a directory that holds rollouts of another policy. ConfigError names the first difference."""
     for path in sorted(rollout_files(output)):
-        try:
-            metadata = json.loads(path.read_bytes())
-        except ValueError:
-            continue  # a record that does not read is made again
-        recorded = metadata.get("provenance")
-        recorded = UNRECORDED if recorded is None else {"backend": None, **recorded}
+        recorded = _recorded(path)
         for key in COMPARED:
             if key in recorded and key in provenance and recorded[key] != provenance[key]:
                 raise ConfigError(
                     f"inference.output_dir: {output} holds rollouts of another policy ({key} {recorded[key]!r}, "
                     f"now {provenance[key]!r}); name another directory"
                 )
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """The provenance of a rollout; empty for a record that does not read, which is made again."""
+    try:
+        metadata = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    if not isinstance(metadata, dict):
+        return {}
+    recorded = metadata.get("provenance")
+    return {"backend": None, **recorded} if isinstance(recorded, dict) else UNRECORDED
 
 
 def set_aside(output: Path) -> Path | None:
