@@ -43,6 +43,10 @@ def audit_run(run_dir: Path) -> Audit:
             audit.starts += 1
         elif event["event"] == "draw":
             _draw(audit, draws, event)
+        elif event["event"] == "slot_skipped":
+            if event["position"] in audit.fates or event["position"] in audit.open:
+                audit.problems.append(f"position {event['position']} was skipped, but it was drawn before")
+            audit.fates[event["position"]] = "slot_skipped"
         elif event["event"] == "fate":
             _fate(audit, draws, event)
     return audit
@@ -59,7 +63,10 @@ def line_of(events: list[dict[str, Any]], saved: set[tuple[str, int | None]]) ->
 
 
 def _resumed(line: list[dict[str, Any]], start: dict[str, Any], saved: set[tuple[str, int | None]]) -> int:
-    """How much of the line the checkpoint holds that this start resumed from; 0 when it began anew."""
+    """How much of the line the checkpoint holds that this start resumed from; 0 when it began anew.
+
+    A log of platoon 0.4 has no saves: all of it counts, which is right for a checkpoint made at the end of its start.
+    """
     for index in range(len(line) - 1, -1, -1):
         event = line[index]
         if (
@@ -68,7 +75,8 @@ def _resumed(line: list[dict[str, Any]], start: dict[str, Any], saved: set[tuple
             and (event["checkpoint"], event["start"]) in saved
         ):
             return index + 1
-    return 0
+    without_saves = not any(event["event"] == "save" for event in line)
+    return len(line) if without_saves and start["checkpoint"] in {name for name, _ in saved} else 0
 
 
 def _draw(audit: Audit, draws: dict[Key, int], event: dict[str, Any]) -> None:
