@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 
 from platoon.cli.loading import load_config, log_to_stderr
+from platoon.config import Loaded
 
 
 def prepare(config: Path, /, *overrides: str, dry_run: bool = False) -> int:
@@ -24,4 +27,13 @@ def prepare(config: Path, /, *overrides: str, dry_run: bool = False) -> int:
     loaded = load_config(config, overrides)
     log_to_stderr()
     code: int = load_flow("prepare").run_prepare(loaded, dry_run=dry_run)
+    return code
+
+
+def prepared(loaded: Loaded) -> int:
+    """Prepare before another command: as `prepare`, its lines on stderr, so that stdout is the command's own."""
+    from platoon.cli.shipped import load_flow
+
+    with contextlib.redirect_stdout(sys.stderr):
+        code: int = load_flow("prepare").run_prepare(loaded, dry_run=False)
     return code

@@ -276,12 +276,13 @@ def add_project_path(where: Loaded | Path) -> None:
     """Let the config file's directory be imported from, after everything installed. For a resolved configuration
     also the directories of the files it was made from, so that it runs from where it lies."""
     file = where.path if isinstance(where, Loaded) else where.expanduser().resolve()
-    for directory in dict.fromkeys(str(one.parent) for one in (file, *_made_from(file))):
+    for directory in dict.fromkeys(str(one.parent) for one in (file, *made_from(file))):
         if directory not in sys.path:
             sys.path.append(directory)
 
 
-def _made_from(file: Path) -> list[Path]:
+def made_from(file: Path) -> list[Path]:
+    """The files that a resolved configuration was made from; [] for any other file."""
     if file.name != RESOLVED or not file.is_file():
         return []
     head = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())

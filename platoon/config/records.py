@@ -22,7 +22,7 @@ import yaml
 import platoon
 from platoon.config.effective import entry_settings
 from platoon.config.files import write_text
-from platoon.config.load import RESOLVED, SOURCE_LINE, Loaded
+from platoon.config.load import RESOLVED, SOURCE_LINE, Loaded, made_from
 from platoon.config.problems import ConfigError, dotted
 from platoon.config.run_lock import process_start
 from platoon.config.runs import EvalRun, TrainRun
@@ -32,6 +32,7 @@ from platoon.config.site import Site, name_clash
 __all__ = [
     "LOCK",
     "RESOLVED",
+    "SUPERVISOR",
     "check_name",
     "dump_resolved",
     "read_lock",
@@ -42,6 +43,7 @@ __all__ = [
     "write_process_record",
 ]
 LOCK = "lock.json"
+SUPERVISOR = "PLATOON_SUPERVISOR_PID"  # set for the starts of a supervised run
 _VERSIONS = {
     "tinker": "tinker",
     "tinker_cookbook": "tinker-cookbook",
@@ -55,12 +57,18 @@ def dump_resolved(loaded: Loaded, path: Path) -> None:
     data, left_out = split_secrets(_anchored(loaded))
     header = [
         f"# written by platoon {platoon.__version__}",
-        *(SOURCE_LINE + _one_line(str(source)) for source in loaded.sources),
+        *(SOURCE_LINE + _one_line(str(source)) for source in _sources(loaded)),
         *(f"# override: {_one_line(override)}" for override in loaded.overrides),
         *_site_header(loaded.site),
         *(f"# not written: {dotted(key)}" for key in left_out),
     ]
     write_text("\n".join(header) + "\n" + to_yaml(data), path)
+
+
+def _sources(loaded: Loaded) -> list[Path]:
+    """The files a configuration was written in, also when it is itself a resolved one."""
+    sources = [origin for source in loaded.sources for origin in made_from(source) or [source]]
+    return list(dict.fromkeys(sources))
 
 
 def _site_header(site: Site) -> list[str]:
@@ -148,13 +156,16 @@ def update_lock(run_dir: Path, **records: Any) -> None:
 
 
 def write_process_record(run_dir: Path, command: str) -> None:
-    """Write `process.json`: which process runs in this directory and the label its sandboxes carry."""
+    """Write `process.json`: which process runs in this directory (its supervisor, when it has one), which process
+    trains, and the label its sandboxes carry."""
     start = process_start(os.getpid())
+    supervisor = os.environ.get(SUPERVISOR, "")
+    owner = int(supervisor) if supervisor.isdigit() and int(supervisor) == os.getppid() else os.getpid()
     record = {
         "command": command,
         "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "start_time": start,
+        "pid": owner,
+        "start_time": process_start(owner),
         "label": {"platoon.run": str(run_dir.absolute())},
         "trainer_pid": os.getpid(),
         "trainer_start_time": start,

@@ -22,7 +22,6 @@ class Unbuilt:
 
 
 _PROCESS = "running rollouts in worker processes"
-_SAMPLERS = "choosing tasks by their results (pass_rate) or by a sampler of your own"
 _ADMISSION = "admitting groups by a rule"
 _LOADERS = "loading tasks or playing rollouts by functions of your own"
 _AGENTS = "sub-agents"
@@ -60,18 +59,13 @@ def _of_rollouts(places: tuple[str, ...]) -> tuple[Unbuilt, ...]:
     return tuple(rows)
 
 
-_SAMPLER_VALUES = (None, "auto", "uniform", "weighted")
-
 TRAIN: tuple[Unbuilt, ...] = (
     *(Unbuilt(f"{at}.{key}", _PROCESS, (value,)) for at in _RUN_WORKFLOWS for key, value in _WORKER_DEFAULTS.items()),
-    Unbuilt("train.task_sampler", _SAMPLERS, _SAMPLER_VALUES),
-    Unbuilt("train.task_sampler_options", _SAMPLERS, ({},)),
     Unbuilt("train.group_admission", _ADMISSION, ("all",)),
     Unbuilt("train.group_admission_options", _ADMISSION, ({},)),
     Unbuilt("train.refill.max_groups_per_step", _ADMISSION, (3.0,)),
     Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
     *_of_rollouts(_ROLLOUTS),
-    Unbuilt("watchdog.max_restarts", "restarting a run under supervision", (0,)),
 )
 EVAL: tuple[Unbuilt, ...] = (
     *_of_rollouts(("inference.workflow.rollout_config",)),
@@ -81,8 +75,6 @@ EVAL: tuple[Unbuilt, ...] = (
     Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),
 )
 ENTRIES: tuple[Unbuilt, ...] = (
-    Unbuilt("environments.*.task_sampler", _SAMPLERS, (None, "uniform")),
-    Unbuilt("environments.*.task_sampler_options", _SAMPLERS, ({},)),
     Unbuilt("environments.*.group_admission", _ADMISSION, (None, "all")),
     Unbuilt("environments.*.group_admission_options", _ADMISSION, ({},)),
     *(
