@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.eval import evaluate
+from platoon.cli.app import run
 from platoon.config import load, run_directory
 from platoon.stats.jsonl import read_jsonl
 from tests.eval.playing import (
@@ -56,19 +57,25 @@ def test_a_stopped_evaluation_goes_on_exactly_where_it_was(tmp_path: Path, numbe
     assert json.loads(done.stdout) == report(tmp_path)["summary"]
 
 
-def test_standard_output_is_json_alone(tmp_path: Path) -> None:
-    config = written(tmp_path, data(tmp_path, ["pass", "refuse"], workflow={"rollout_config": SHORT}))
-    rollouts = finish(config, "stage=rollouts")
-    assert rollouts.returncode == 0, rollouts.stderr
-    assert json.loads(rollouts.stdout)["output_dir"] == str(tmp_path / "out")
-    failed = finish(config, "inference.workflow.fail_fast=true")
-    assert (failed.returncode, failed.stdout) == (1, "")
-    assert "platoon: 1 of 2 rollouts errored, the first: nobody answers" in failed.stderr
-    refused = finish(config, "inference.model_path=tinker://gone/sampler_weights/1")
-    assert (refused.returncode, refused.stdout) == (78, "")
-    assert "holds rollouts of another policy" in refused.stderr
-    gone = finish(config, "inference.model_path=tinker://gone/sampler_weights/1", "inference.output_dir=null")
-    assert gone.returncode == 78
+def test_standard_output_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(written(tmp_path, data(tmp_path, ["pass", "refuse"], workflow={"rollout_config": SHORT})))
+    assert run(["eval", config, "stage=rollouts"]) == 0
+    assert json.loads(capsys.readouterr().out)["output_dir"] == str(tmp_path / "out")
+    assert run(["eval", config, "stage=report"]) == 0
+    assert json.loads(capsys.readouterr().out) == report(tmp_path)["summary"]
+    assert run(["eval", config, "inference.workflow.fail_fast=true", "inference.retry_errored=false"]) == 1
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert "platoon: 1 of 2 rollouts errored, the first: nobody answers" in captured.err
+
+
+def test_weights_that_are_not_there_are_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(written(tmp_path, data(tmp_path, ["pass"], model_path="tinker://gone/sampler_weights/1")))
+    assert run(["eval", config]) == 78
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert "tinker://gone/sampler_weights/1 is not at" in captured.err
+    assert "name the run directory instead" in captured.err
 
 
 def test_a_trained_run_does_better_than_the_base_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
