@@ -52,5 +52,5 @@ def log_to_stderr() -> None:
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
     )
-    for name in ("httpx", "httpcore", "tinker"):  # a line a request tells a user nothing
+    for name in ("httpx", "httpcore", "tinker", "uvicorn"):  # a line a request tells a user nothing
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import cyclopts
 
@@ -44,7 +44,13 @@ def show(
 
 
 @app.command
-def export(run_dir: Path, /, *, format: Literal["parquet", "csv", "jsonl"] = "csv", out: Path | None = None) -> int:
+def export(
+    run_dir: Path,
+    /,
+    *,
+    format: Literal["parquet", "csv", "jsonl"] = "csv",
+    out: Annotated[Path | None, cyclopts.Parameter(name=("--out", "-o"))] = None,
+) -> int:
     """Write one row a task with its statistics.
 
     Parameters
