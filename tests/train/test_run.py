@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from platoon.cli.app import run as platoon
 from platoon.config import ConfigError
 from platoon.stats.jsonl import read_jsonl
 from platoon.stats.tables import read_table
@@ -178,3 +180,25 @@ async def test_cancelled_run_saves_before_it_leaves(undisturbed: Path, tmp_path:
     assert (await train_run(loaded(tmp_path))).status == "finished"
     assert weights(run_dir(tmp_path)) == weights(undisturbed)
     assert audit_run(run_dir(tmp_path)).fates == dict.fromkeys(range(18), "consumed")
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_statistics_are_shown_and_exported(form: str, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"tasks.{form}"
+    assert platoon(["tasks", "export", str(undisturbed), "--format", form, "-o", str(out)]) == 0
+    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
+        "parquet": pl.read_parquet,
+        "csv": pl.read_csv,
+        "jsonl": pl.read_ndjson,
+    }
+    tasks = readers[form](out)
+    assert len(tasks) == 12
+    assert tasks["groups"].sum() == 18
+    assert tasks["fate_consumed"].sum() == 18
+
+
+def test_tasks_show_prints_a_row_a_task(undisturbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert platoon(["tasks", "show", str(undisturbed), "--top", "3"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "checkpoint final" in printed[0]
+    assert len(printed) == 5
