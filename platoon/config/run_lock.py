@@ -28,11 +28,20 @@ FRESH_SECONDS = 120.0
 class RunLock:
     """Context manager that holds a run directory. Entering raises ConfigError, naming the owner, when it is held.
 
-    `clock` gives seconds since the epoch; `boot_id` identifies the running kernel.
+    `clock` gives seconds since the epoch; `boot_id` identifies the running kernel; `key` is the config key that names
+    another directory.
     """
 
-    def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.time, boot_id: str | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        boot_id: str | None = None,
+        key: str = "stats.trial_name",
+    ) -> None:
         self.run_dir = run_dir
+        self._key = key
         self._clock = clock
         self._boot_id = boot_id if boot_id is not None else current_boot_id()
         self._descriptor: int | None = None
@@ -93,7 +102,7 @@ class RunLock:
         except BlockingIOError:
             holder = read_owner(self.run_dir) or {}
             who = f"process {holder.get('pid', 'unknown')} on host {holder.get('host', 'unknown')}"
-            raise ConfigError(f"{self.run_dir} is in use by {who}; stop it, or use another stats.trial_name") from None
+            raise ConfigError(f"{self.run_dir} is in use by {who}; stop it, or use another {self._key}") from None
         owner = read_owner(self.run_dir)
         if owner is not None and owner.get("boot_id") != self._boot_id:
             age = abs(self._clock() - float(owner.get("heartbeat") or 0.0))

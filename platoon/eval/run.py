@@ -47,7 +47,7 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
     config = loaded.eval_config
     if config.stage == "report":
         output = _existing_output(config)
-        with RunLock(output):
+        with RunLock(output, key="inference.output_dir"):
             check_provenance(output, provenance(config, None))
             return await asyncio.to_thread(_report, config, output, 0.0)
     if config.inference.renderer_name is None:
@@ -56,7 +56,7 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
     identity = provenance(config, source)
     tasks = await list_tasks(config)
     output = choose_output(config, Path("runs").absolute())
-    with RunLock(output):
+    with RunLock(output, key="inference.output_dir"):
         check_provenance(output, identity)
         log.info("the evaluation writes to %s", output)
         dump_resolved(pinned(loaded, output), output / RESOLVED)
