@@ -6,17 +6,20 @@ command imports what it needs when it runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import cyclopts
 from rich.console import Console
 
 import platoon
-from platoon.cli import config, evaluate, listing, prepare, rollout, serve, tasks, train
+from platoon.cli import config, evaluate, extensions, listing, prepare, rollout, serve, tasks, train
+from platoon.cli.absent import absent_apps
 from platoon.config.problems import ConfigError
 
-USAGE, CONFIG, INTERRUPTED = 64, 78, 130
+USAGE, CONFIG, INTERRUPTED, BROKEN_PIPE = 64, 78, 130, 141
 
 app = cyclopts.App(
     name="platoon",
@@ -36,7 +39,24 @@ app.command(server)
 app.command(config.app)
 app.command(tasks.app)
 app.command(listing.harness_app)
+app.command(listing.program_app)
 app.command(listing.env_app)
+app.command(extensions.app)
+for _absent in absent_apps():
+    app.command(_absent)
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print the completion script of a shell: `source <(platoon completion bash)`.
+
+    Parameters
+    ----------
+    shell
+        The shell that is to complete.
+    """
+    sys.stdout.write(app.generate_completion(prog_name="platoon", shell=shell))
+    return 0
 
 
 def run(argv: Sequence[str]) -> int:
@@ -50,4 +70,7 @@ def run(argv: Sequence[str]) -> int:
         return CONFIG
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it leaves
+        return BROKEN_PIPE
     return result if isinstance(result, int) else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from platoon.config import Loaded, TrainRun
+from collections.abc import Sequence
+
+from platoon.config import EnvironmentConfig, Loaded, TrainRun
 from platoon.extensions.components import Components
 
 
@@ -23,3 +25,10 @@ def find_components(loaded: Loaded) -> Components:
     if config.stage == "report":
         return Components()
     return resolve_entries(config.environments, ("train",) if config.split == "train" else ("eval",))
+
+
+def entry_problems(entries: Sequence[EnvironmentConfig]) -> list[str]:
+    """The same of entries without a run, in both phases."""
+    from platoon.rollout.components import resolve_entries
+
+    return [str(problem) for problem in resolve_entries(entries, ("train", "eval")).problems]

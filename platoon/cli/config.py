@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import cyclopts
 
-from platoon.cli.loading import load_config
-from platoon.config import ConfigError, EnvironmentConfig, EvalRun, TrainRun
-from platoon.config.effective import Phase, effective_settings, sets_anything
+from platoon.cli.loading import load_config, report_deprecation
+from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path
+from platoon.config.effective import Phase, effective_settings, entry_settings, sets_anything
+from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
+from platoon.config.problems import show as shown_value
 from platoon.config.records import to_yaml
 from platoon.config.secrets import without_secrets
 from platoon.config.warnings import load_warnings
 
-Kind = Literal["auto", "train", "eval"]
+Kind = Literal["auto", "train", "eval", "none"]
 app = cyclopts.App(name="config", help="Show and check configuration files.")
 
 
 @app.command
 def show(
-    config: Path, /, *overrides: str, kind: Kind = "auto", defaults: bool = False, entry: str | None = None
+    config: Path,
+    /,
+    *overrides: str,
+    kind: Kind = "auto",
+    schema: str | None = None,
+    defaults: bool = False,
+    entry: str | None = None,
 ) -> int:
     """Print a configuration after extends, overrides and named environments, as YAML without secrets.
 
@@ -32,26 +41,60 @@ def show(
     overrides
         key=value or key+=item.
     kind
-        What the file is; auto looks at its sections.
+        What the file is; auto looks at its sections, none checks nothing.
+    schema
+        A config class of your own, module:Class, instead of a kind.
     defaults
         Print every field with its value, the derived ones too.
     entry
         Print only what the groups of this entry really use, and where each setting comes from.
     """
-    loaded = load_config(config, overrides, kind)
-    entries = loaded.config.environments
+    loaded = load_any(config, overrides, kind, schema)
+    for deprecation in loaded.deprecations:
+        report_deprecation(deprecation)
+    built = loaded.config
+    entries = built.environments if isinstance(built, TrainRun | EvalRun) else ()
     if entry is not None:
         found = [one for one in entries if one.label == entry]
-        if not found:
+        if not found or not isinstance(built, TrainRun | EvalRun):
             raise ConfigError(f"--entry {entry}: the entries are {', '.join(one.label for one in entries) or 'none'}")
-        print("\n".join(entry_blocks(loaded.config, found[0])))
+        print("\n".join(entry_blocks(built, found[0])))
         return 0
-    data = loaded.config.model_dump(mode="json") if defaults else loaded.data
+    data = built.model_dump(mode="json") if defaults and built is not None else loaded.data
     sys.stdout.write(to_yaml(without_secrets(data)))
     for one in entries:
-        if sets_anything(one):
-            print("\n".join(f"# {line}" for line in entry_blocks(loaded.config, one)))
+        if isinstance(built, TrainRun | EvalRun) and sets_anything(one):
+            print("\n".join(f"# {line}" for line in entry_blocks(built, one)))
     return 0
+
+
+def load_any(path: Path, overrides: tuple[str, ...] | list[str], kind: Kind, schema: str | None) -> Loaded | Partial:
+    """A run, or whatever else the file is. Raises ConfigError."""
+    from platoon.envs.named import NamedEnvironments
+
+    add_project_path(path)
+    if schema is not None:
+        return load_partial(path, overrides, schema=schema_class(schema), resolver=NamedEnvironments())
+    what = kind_of(path, overrides) if kind == "auto" else kind
+    if what in ("train", "eval"):
+        return load_config(path, overrides, "train" if what == "train" else "eval")
+    partial = EnvironmentsOnly if what == "environments" else None
+    return load_partial(path, overrides, schema=partial, resolver=NamedEnvironments())
+
+
+def schema_class(reference: str) -> type[Section]:
+    """The config class that --schema names. Raises ConfigError."""
+    from platoon.extensions.boundary import Boundary
+    from platoon.extensions.names import import_string
+
+    found: object = None
+    with Boundary("extension", quiet=True) as caught:
+        found = import_string(reference)
+    if caught.error is not None:
+        raise ConfigError(f"--schema {reference}: {caught.text}")
+    if not isinstance(found, type) or not issubclass(found, Section):
+        raise ConfigError(f"--schema {reference}: it is no subclass of platoon.config.Section")
+    return found
 
 
 def entry_blocks(config: TrainRun | EvalRun, entry: EnvironmentConfig) -> list[str]:
@@ -68,7 +111,14 @@ def entry_blocks(config: TrainRun | EvalRun, entry: EnvironmentConfig) -> list[s
 
 
 @app.command
-def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool = False) -> int:
+def validate(
+    *files: str,
+    kind: Kind = "auto",
+    schema: str | None = None,
+    resolve: bool = True,
+    strict: bool = False,
+    tasks: bool = False,
+) -> int:
     """Check configuration files: `ok` or `FAIL` for each, with every problem.
 
     Parameters
@@ -76,14 +126,16 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
     files
         Files, and overrides key=value that are applied to each of them.
     kind
-        What the files are; auto looks at their sections.
+        What the files are; auto looks at their sections, none checks only that they can be merged.
+    schema
+        A config class of your own, module:Class, instead of a kind.
     resolve
-        Also look up packages, harnesses and services.
+        Also look up packages, harnesses, services and what else the entries name.
+    strict
+        A deprecated key is a problem.
     tasks
-        Also list the tasks that training (or the evaluation) would draw.
+        Also list the tasks that training (or the evaluation) would draw, and print the plan.
     """
-    from platoon.cli.components import component_problems
-
     overrides = [item for item in files if "=" in item and not Path(item).is_file()]
     paths = [Path(item) for item in files if item not in overrides]
     if not paths:
@@ -91,21 +143,64 @@ def validate(*files: str, kind: Kind = "auto", resolve: bool = True, tasks: bool
         return 64
     failed = False
     for path in paths:
-        lines: list[str] = []
         try:
-            loaded = load_config(path, overrides, kind)
-            problems = component_problems(loaded) if resolve else []
-            lines += [f"warning: {text}" for text in load_warnings(loaded.config)]
-            if tasks and not problems:
-                from platoon.cli.listed import list_tasks
-
-                listed = list_tasks(loaded)
-                problems = list(listed.problems)
-                lines += [*(f"warning: {text}" for text in listed.warnings), *listed.lines]
+            checked = _check(load_any(path, overrides, kind, schema), resolve=resolve, strict=strict, tasks=tasks)
         except ConfigError as error:
-            problems = error.problems
-        print(f"FAIL {path}" if problems else f"ok {path} ({loaded.kind})")
-        for line in [*problems, *lines]:
+            checked = Checked("", tuple(error.problems))
+        print(f"FAIL {path}" if checked.problems else f"ok {path} ({checked.schema})")
+        for line in [*checked.problems, *checked.lines]:
             print("  " + line.replace("\n", "\n  "))
-        failed = failed or bool(problems)
+        failed = failed or bool(checked.problems)
     return 78 if failed else 0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `validate` prints of one file."""
+
+    schema: str
+    problems: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+def _check(loaded: Loaded | Partial, *, resolve: bool, strict: bool, tasks: bool) -> Checked:
+    from platoon.cli.components import component_problems, entry_problems
+
+    old = tuple(str(one) for one in loaded.deprecations)
+    if isinstance(loaded, Partial):
+        config = loaded.config
+        problems = entry_problems(config.environments) if resolve and isinstance(config, EnvironmentsOnly) else []
+        name = {EnvironmentsOnly: "environments", type(None): "no schema"}.get(type(config), type(config).__name__)
+        return Checked(name, (*(old if strict else ()), *problems), () if strict else old)
+    problems = component_problems(loaded) if resolve else []
+    lines = [*([] if strict else old), *_summaries(loaded)]
+    lines += [f"warning: {text}" for text in load_warnings(loaded.config)]
+    if tasks and not problems:
+        from platoon.cli.listed import list_tasks
+
+        listed = list_tasks(loaded)
+        problems = list(listed.problems)
+        lines += [*(f"warning: {text}" for text in listed.warnings), *listed.lines]
+    return Checked(loaded.kind, (*(old if strict else ()), *problems), tuple(lines))
+
+
+def _summaries(loaded: Loaded) -> list[str]:
+    """One line an entry whose settings differ from the run's."""
+    if not isinstance(loaded.config, TrainRun):
+        return []
+    settings = entry_settings(loaded.config)
+    lines = []
+    for entry in loaded.config.environments:
+        own = settings.get(entry.label, {})
+        parts = [f"{path} {shown_value(value)}" for path, value in own.get("train", {}).items()]
+        if "max_staleness" in own:
+            parts.append(f"max_staleness {own['max_staleness']}")
+        if entry.group_admission is not None:
+            options = f" {shown_value(entry.group_admission_options)}" if entry.group_admission_options else ""
+            parts.append(f"group_admission {entry.group_admission}{options}")
+        evaluated = [f"{path} {shown_value(value)}" for path, value in own.get("eval", {}).items()]
+        if evaluated and loaded.config.eval.every:
+            parts.append(f"in evaluation: {', '.join(evaluated)}")
+        if parts:
+            lines.append(f"environments[{entry.label}]: {', '.join(parts)}")
+    return lines

@@ -57,7 +57,7 @@ def service_problems(reference: str, kwargs: Mapping[str, Any]) -> list[str]:
 
 def entry_problems(reference: str, kwargs: Mapping[str, Any]) -> list[Problem]:
     """As `service_problems`, each at `service` or at the option below `service_kwargs`."""
-    unbuilt = _unbuilt(reference)
+    unbuilt = unbuilt_service(reference)
     if unbuilt is not None:
         return [Problem(("service",), unbuilt)]
     if reference.startswith("python://"):
@@ -76,7 +76,8 @@ def service_source(reference: str) -> str:
     return source_of(_factory(reference), reference) if ":" in reference else reference
 
 
-def _unbuilt(reference: str) -> str | None:
+def unbuilt_service(reference: str) -> str | None:
+    """Why a service cannot be used yet, or None."""
     scheme = reference.partition("://")[0]
     if scheme in ("ors+http", "ors+https") and "://" in reference:
         return f"{scheme}:// (environments on a remote server) is not built yet; use python://module:Class"

@@ -7,6 +7,7 @@ by name.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,7 @@ from platoon.harness.contract import AgentResult
 
 Runtime = Literal["inline"]
 HarnessFn = TypeVar("HarnessFn", bound=Callable[..., Awaitable[AgentResult]])
+_log = logging.getLogger("platoon.extensions")
 _MARK = "__platoon_harness__"
 _CORE = {"platoon-react": "platoon.harness.react:react", "platoon-noop": "platoon.harness.noop:noop"}
 _UNBUILT = ("platoon-bash", "platoon-codeact", "platoon-oracle", "mini-swe-agent", "openhands")
@@ -125,6 +127,11 @@ def get_harness(reference: str) -> FunctionHarness:
     raise ConfigError(f"harness {reference!r} fits several versions: {refs}; name one")
 
 
+def core_harnesses() -> dict[str, str]:
+    """The harnesses that platoon itself brings: name -> where the function is."""
+    return dict(_CORE)
+
+
 def list_harnesses() -> list[HarnessListing]:
     """Built-in, registered and installed harnesses; installed ones are not imported."""
     rows = {}
@@ -163,17 +170,43 @@ def _as_harness(found: Any, reference: str) -> FunctionHarness:
 
 
 def _load_entry_point(name: str) -> None:
-    """Import what brings `name`: a function, a FunctionHarness, a module that registers, or a list of these."""
+    """Import what brings `name`. An entry point may be named after its module instead of the harness: when none has
+    the name itself, all are loaded once to find out."""
     try:
-        value = load("harness", name, lambda text: is_reserved(text, RESERVED_HARNESSES))
+        value = load("harness", name, _reserved)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    items = value if isinstance(value, list | tuple) else [value]
-    for item in items:
+    if value is not None:
+        _register_loaded(name, value)
+    elif not _reserved(name):
+        _load_others(name)
+
+
+def _load_others(name: str) -> None:
+    for other, point in installed("harness").items():
+        try:
+            value = load("harness", other, _reserved)
+            if value is not None:
+                _register_loaded(other, value)
+        except (ValueError, ConfigError) as error:
+            _log.debug("entry point %s: %s", other, error)
+        if name in _registered:
+            text = "harness %s was found through the entry point %s of %s; name the entry point after the harness"
+            _log.warning(text, name, other, distribution(point))
+            return
+
+
+def _register_loaded(name: str, value: Any) -> None:
+    """Take in what an entry point gives: a function, a FunctionHarness, a module that registers, or a list of these."""
+    for item in value if isinstance(value, list | tuple) else [value]:
         if isinstance(item, FunctionHarness):
             register(item)
         elif callable(item) and not hasattr(item, _MARK) and not inspect.ismodule(item):
             raise ConfigError(f"harness {name!r}: its entry point gives {item!r}, which @platoon.harness does not mark")
+
+
+def _reserved(name: str) -> bool:
+    return is_reserved(name, RESERVED_HARNESSES)
 
 
 def _unknown(name: str) -> str:
