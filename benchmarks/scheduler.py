@@ -14,7 +14,8 @@ from collections import deque
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.pool import PoolRow, TaskPool
 from platoon.draw.records import Draw, Start
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 
 TASKS, OUTSTANDING, DECISIONS, LABELS = 100_000, 4_096, 50_000, 16
 BOUND_MS = 1.0

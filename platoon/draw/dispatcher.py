@@ -7,16 +7,30 @@ horizon of (max_staleness + 1) batches nor what the remaining steps train, and t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
+from platoon.draw.backlog import Backlog, Token
+from platoon.draw.places import Places
 from platoon.draw.pool import TaskPool
-from platoon.draw.records import Decision, Draw, Drawn, Fated, Key, Record, Start, Wait, WaitReason
-from platoon.draw.resume import FORMAT, RestoredDraws, SavedDraw, plan_resume, read_state
-from platoon.draw.samplers.static import Pick, Sampling
-from platoon.stats.schema import FATES, Fate
+from platoon.draw.records import (
+    Ask,
+    Decision,
+    Draw,
+    Drawn,
+    Fated,
+    Key,
+    Record,
+    SlotSkipped,
+    Start,
+    Wait,
+    WaitReason,
+)
+from platoon.draw.resume import FORMAT, RestoredDraws, SavedDraw, SavedState, plan_resume, read_state
+from platoon.draw.samplers.hosted import Scene
+from platoon.draw.samplers.sampling import Owed, Pick, Sampling
+from platoon.stats.schema import Fate
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,7 @@ class DispatchSettings:
 
     `max_staleness` None means no horizon. `group_sizes` holds entries whose size differs from `group_size`. `limits`
     caps the running groups of a label; draws of a full label wait, at most `backlog` of them (None: 4 batches).
+    `cap`: most groups a step counts when a rule admits groups; None when every group is admitted.
     """
 
     batch_size: int
@@ -33,6 +48,7 @@ class DispatchSettings:
     group_sizes: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     backlog: int | None = None
+    cap: int | None = None
 
     def size_of(self, entry: str | None) -> int:
         """Rollouts of one group of this entry."""
@@ -57,35 +73,88 @@ class Dispatcher:
         self.pool = pool
         self.settings = settings
         self.start = start
-        self.steps_left = steps_left
         self.version = 0
+        self.step = 0  # of the run; samplers are told
         self.fingerprint: Mapping[str, Any] = {}
         self.next_position = 0
-        self._sampling = sampling
+        self.sampling = sampling
+        self.places = Places(settings, steps_left)
         self._next_seq = 0
-        self._ticket = 0
         self._outstanding: dict[Key, Draw] = {}
-        self._waiting: dict[str | None, deque[tuple[int, Draw]]] = {}
+        self._backlog = Backlog()
+        self._asking: tuple[int, Token | None] | None = None  # a ticket, and the slot that is decided
         self._tickets: dict[Key, int] = {}  # of groups that wait for permits: kept for a draw put back
-        self._running: dict[Key, Draw] = {}
         self._slots: dict[Key, str] = {}  # label slots in use
         self._active: dict[str, int] = {}
-        self._settled: dict[Key, None] = {}
-        self._dequeued: set[Key] = set()
-        self._committed = 0  # of the current step: they use its places until it ends
         self._labels = set(pool.labels)
+        self._largest = max(settings.size_of(entry) for entry in pool.by_entry)
+
+    @property
+    def steps_left(self) -> int:
+        return self.places.steps_left
 
     # -- decisions
 
     def choose(self) -> Decision:
-        """Start the next draw, or wait. A started draw holds its label's slot and its place at once."""
+        """Start the next draw, ask an adaptive sampler for one, or wait.
+
+        A started draw holds its label's slot and its place at once; an asked one holds its place.
+        """
+        assert self._asking is None, "one decision at a time"
         records: list[Record] = []
-        draw = self._pop_waiting()
-        if draw is None and self.room():
-            draw = self._take_positions(records)
-        if draw is None:
+        oldest = self._backlog.pop_oldest(self._draws_may_start, self._tokens_may_start)
+        found: Draw | Token | Ask | None = None
+        if oldest is not None:
+            ticket, found = oldest
+        elif self.room():
+            found = self._ask_run() if self.sampling.adaptive else self._take_positions(records)
+            ticket = self._backlog.ticket()
+        if found is None:
             return Wait(self._wait_reason(), tuple(records))
-        self._running[draw.key] = draw
+        if isinstance(found, Draw):
+            return self._begin(found, ticket, records)
+        token = found if isinstance(found, Token) else None
+        self._asking = (ticket, token)
+        self.places.asking = True
+        if isinstance(found, Ask):
+            return found
+        return Ask(self.settings.size_of(found.entry), found.entry, tuple(records))
+
+    def decide(self) -> Start | Wait:
+        """The permits asked for are there: let the sampler choose among what may start now.
+
+        The statistics must be up to date. Waiting means that nothing may; what was held is given back.
+        """
+        assert self._asking is not None, "decide follows an Ask"
+        ticket, token = self._asking
+        closed = frozenset(label for label in self.settings.limits if not self._label_has_room(label))
+        scene = Scene(self.version, self.step, closed, None if token else self._largest_startable())
+        entry = token.entry if token is not None else None
+        pick = self.sampling.ask(entry, scene, fallback=token is not None and token.fallback)
+        if pick is None:
+            self.withdraw()
+            return Wait("sampler")
+        self._asking = None
+        self.places.asking = False
+        if token is not None:
+            position = token.position
+        else:
+            position, self.next_position = self.next_position, self.next_position + 1
+        records: list[Record] = []
+        return self._begin(self._number(pick, position, records), ticket, records)
+
+    def withdraw(self) -> None:
+        """Nothing was decided: a slot goes first in its entry's queue and what was held is given back."""
+        assert self._asking is not None, "withdraw follows an Ask"
+        ticket, token = self._asking
+        self._asking = None
+        self.places.asking = False
+        if token is not None:
+            self._backlog.put_back(token, ticket)
+
+    def _begin(self, draw: Draw, ticket: int, records: list[Record]) -> Start:
+        self._tickets[draw.key] = ticket
+        self.places.started(draw.key)
         if draw.label is not None and draw.label in self.settings.limits:
             self._slots[draw.key] = draw.label
             self._active[draw.label] = self._active.get(draw.label, 0) + 1
@@ -93,27 +162,31 @@ class Dispatcher:
 
     def room(self, label: str | None = None, *, waiting: bool = False) -> bool:
         """Whether the plan and the horizon admit one more group; for a waiting draw, name its label."""
-        in_use = self.in_use
-        if in_use >= self.steps_left * self.settings.batch_size:
+        if self.places.planned or self.places.capped:
             return False
         horizon = self.settings.horizon
-        return horizon is None or in_use + self._held(label if waiting else None) < horizon
+        return horizon is None or self.in_use + self._held(label if waiting else None) < horizon
 
     @property
     def in_use(self) -> int:
         """Groups started and not trained: running, settled, or taken by the current step."""
-        return len(self._running) + len(self._settled) + self._committed
+        return self.places.in_use
 
     def _held(self, label: str | None) -> int:
         """Places kept for the next group of full labels that have draws waiting, so that others cannot take them."""
         limits, ahead = self.settings.limits, self.settings.max_staleness
         if not limits or not ahead:
             return 0
-        run = sum(self._active.get(name, 0) for name in self._waiting if name is not None and name in limits)
+        waiting = set(self._backlog.labels) | {self._only_label(entry) for entry in self._backlog.entries}
+        run = sum(self._active.get(name, 0) for name in waiting if name is not None and name in limits)
         held = min(run, max(0, ahead * self.settings.batch_size - run))
         if label is not None and label in limits:
             held -= min(self._active.get(label, 0), held)
         return held
+
+    def _only_label(self, entry: str) -> str | None:
+        labels = self.pool.labels_of.get(entry, ())
+        return labels[0] if len(labels) == 1 else None
 
     def _label_has_room(self, label: str | None) -> bool:
         limit = self.settings.limits.get(label) if label is not None else None
@@ -122,37 +195,50 @@ class Dispatcher:
     def _some_label_has_room(self) -> bool:
         return not self.settings.limits or any(self._label_has_room(label) for label in self._labels)
 
-    def _pop_waiting(self) -> Draw | None:
-        best: str | None = None
-        ticket = -1
-        for label, queue in self._waiting.items():
-            if (ticket < 0 or queue[0][0] < ticket) and self._label_has_room(label) and self.room(label, waiting=True):
-                best, ticket = label, queue[0][0]
-        if ticket < 0:
-            return None
-        queue = self._waiting[best]
-        ticket, draw = queue.popleft()
-        if not queue:
-            del self._waiting[best]
-        self._tickets[draw.key] = ticket
-        return draw
+    def _entry_can_start(self, entry: str | None) -> bool:
+        limits = self.settings.limits
+        return not limits or any(self._label_has_room(label) for label in self.pool.labels_of.get(entry, ()))
 
-    def _take_positions(self, records: list[Record]) -> Draw | None:
-        """Draw positions until one can start. Draws of full labels wait, or are skipped when too many wait."""
+    def _draws_may_start(self, label: str | None) -> bool:
+        return self._label_has_room(label) and self.room(label, waiting=True)
+
+    def _tokens_may_start(self, entry: str) -> bool:
+        label = self._only_label(entry)
+        return self._entry_can_start(entry) and self.room(label, waiting=label is not None)
+
+    def _largest_startable(self) -> int:
+        startable = [entry for entry in self.pool.by_entry if self._entry_can_start(entry)]
+        return max((self.settings.size_of(entry) for entry in startable), default=self._largest)
+
+    def _ask_run(self) -> Ask | None:
+        return Ask(self._largest_startable()) if self._some_label_has_room() else None
+
+    def _take_positions(self, records: list[Record]) -> Draw | Token | None:
+        """Use positions until one can start. Draws and slots that cannot wait, or are skipped when too many wait."""
+        limit = self.settings.backlog_limit
         while self._some_label_has_room():
             position = self.next_position
             self.next_position += 1
-            draw = self._number(self._sampling.take(position), position, records)
-            if self._label_has_room(draw.label):
-                self._tickets[draw.key] = self._take_ticket()
-                return draw
-            if len(self._waiting.get(draw.label, ())) < self.settings.backlog_limit:
-                self._enqueue(draw)
+            taken = self.sampling.take(position, Scene(self.version, self.step))
+            item: Draw | Token
+            if isinstance(taken, Owed):
+                item = Token(taken.entry, position, taken.fallback)
+                waiting = self._backlog.owed(item.entry)
+                startable = waiting == 0 and self._entry_can_start(item.entry)
+            else:
+                item = self._number(taken, position, records)
+                waiting, startable = self._backlog.waiting(item.label), self._label_has_room(item.label)
+            if startable:
+                return item
+            if waiting < limit:
+                self._backlog.add(item)
                 if not self.room():
                     return None
+            elif isinstance(item, Token):
+                records.append(SlotSkipped(self.start, position, item.entry, "backlog"))
             else:
-                del self._outstanding[draw.key]
-                records.append(Fated(draw.key, "skipped", draw.label))
+                del self._outstanding[item.key]
+                records.append(Fated(item.key, "skipped", item.label))
         return None
 
     def _number(self, pick: Pick, position: int, records: list[Record], reissues: Key | None = None) -> Draw:
@@ -177,25 +263,21 @@ class Dispatcher:
         records.append(Drawn(draw))
         return draw
 
-    def _take_ticket(self) -> int:
-        self._ticket += 1
-        return self._ticket
-
-    def _enqueue(self, draw: Draw) -> None:
-        self._waiting.setdefault(draw.label, deque()).append((self._take_ticket(), draw))
-
     def _wait_reason(self) -> WaitReason:
-        if self.in_use >= self.steps_left * self.settings.batch_size:
+        if self.places.planned:
             return "plan"
-        return "labels" if self.room() else "horizon"
+        if self.room():
+            return "labels"
+        return "plan" if self.settings.cap is not None and self.steps_left == 1 else "horizon"
 
     # -- events
 
     def put_back(self, key: Key) -> None:
         """A chosen draw did not start: it goes first in its label's queue and gives back what it held."""
-        draw = self._running.pop(key)
+        draw = self._outstanding[key]
+        self.places.stopped(key)
         self.released(key)
-        self._waiting.setdefault(draw.label, deque()).appendleft((self._tickets.pop(key), draw))
+        self._backlog.put_back(draw, self._tickets.pop(key))
 
     def released(self, key: Key) -> None:
         """The group ended or gave up its lease: its label's slot is free. Harmless when repeated."""
@@ -205,50 +287,63 @@ class Dispatcher:
 
     def settled(self, key: Key) -> None:
         """The group's result is in. ValueError when the group is not running."""
-        if key not in self._running:
-            raise ValueError(f"draw {key} settled, but it is not running")
+        self.places.settled(key)
         self.released(key)
-        del self._running[key]
         self._tickets.pop(key, None)
-        self._settled[key] = None
 
-    def dequeued(self, key: Key) -> None:
-        """The current step took the group. ValueError unless it is settled and not yet taken."""
-        if key not in self._settled or key in self._dequeued:
-            raise ValueError(f"draw {key} was taken, but it is not waiting to be taken")
-        self._dequeued.add(key)
+    def rejected(self, key: Key, fate: Fate, rule: str, reason: str, *, held: bool) -> tuple[Fated, ...]:
+        """A rule turned the group away: it has its fate now, and a step counts its marker when it takes it.
+
+        `held`: it brought no datums, and keeps its place until then. ValueError when the group is not running.
+        """
+        self.places.rejected(key, held=held)
+        self.released(key)
+        self._tickets.pop(key, None)
+        label = self._outstanding.pop(key).label
+        return (Fated(key, fate, label, rule, reason),)
+
+    def dequeued(self, key: Key, *, fills: bool = True) -> None:
+        """The current step took the group, or the marker of a rejected one; does it fill one of the step's places?
+
+        ValueError unless it is settled and not yet taken.
+        """
+        self.places.taken(key, fills=fills)
 
     def commit(self, fates: Mapping[Key, Fate]) -> tuple[Fated, ...]:
         """The step finished its updates: the taken groups have their fate. ValueError for any other key or fate."""
-        for key, fate in fates.items():
-            if key not in self._dequeued:
-                raise ValueError(f"draw {key} cannot be {fate}: no step took it")
-            if fate not in FATES:
-                raise ValueError(f"draw {key}: fate {fate!r} is not one of {', '.join(FATES)}")
+        self.places.commit(fates)
         for key in fates:
-            self._dequeued.remove(key)
-            del self._settled[key]
             del self._outstanding[key]
-        self._committed += len(fates)
         return tuple(Fated(key, fate) for key, fate in fates.items())
 
     def step_started(self) -> None:
         """The next step begins: the horizon and the plan move on. RuntimeError while a taken group has no fate."""
-        if self._dequeued:
-            raise RuntimeError(f"the step ended without a fate for draws {sorted(self._dequeued)[:5]}")
-        self._committed = 0
-        self.steps_left -= 1
+        self.places.step_started()
+        self.step += 1
 
     # -- what an observer may ask
 
     @property
     def running(self) -> int:
         """Groups started (or about to start) and not settled."""
-        return len(self._running)
+        return self.places.running
+
+    @property
+    def closed(self) -> bool:
+        """The current step counted as many groups as it may: it trains what it has."""
+        return self.places.closed
 
     def waiting(self) -> dict[str | None, int]:
-        """Draws that wait to start, by label."""
-        return {label: len(queue) for label, queue in self._waiting.items()}
+        """Draws that wait to start, by label; slots of an entry with one label count, too."""
+        found = {label: len(draws) for label, draws in self._backlog.draws_by_label().items()}
+        for entry, tokens in self._backlog.tokens_by_entry().items():
+            if (label := self._only_label(entry)) is not None:
+                found[label] = found.get(label, 0) + len(tokens)
+        return found
+
+    def owed(self) -> dict[str, int]:
+        """Slots that wait for their entry's sampler, by entry."""
+        return {entry: len(tokens) for entry, tokens in self._backlog.tokens_by_entry().items()}
 
     def active(self) -> dict[str, int]:
         """Running groups of labels with a limit."""
@@ -262,13 +357,13 @@ class Dispatcher:
         """One line on what is in use, for an error message."""
         waiting = sum(self.waiting().values())
         return (
-            f"{len(self._running)} running, {len(self._settled)} settled, {waiting} waiting, "
+            f"{self.running} running, {len(self.settled_keys())} settled, {waiting} waiting, "
             f"{self.steps_left} steps left of {self.settings.batch_size} groups"
         )
 
     def settled_keys(self) -> tuple[Key, ...]:
         """Settled groups that no committed step trained, in settle order."""
-        return tuple(self._settled)
+        return self.places.settled_keys()
 
     # -- saving and going on
 
@@ -278,20 +373,25 @@ class Dispatcher:
         `kept` lists the settled groups; the writer of their file adds its name and hash.
         """
         outstanding = list(self._outstanding.values())
-        waiting = sorted(self._waiting.items(), key=lambda item: item[1][0][0])
-        kept = [list(key) for key in self._settled]
+        kept = [list(key) for key in self.settled_keys()]
+        tokens = self._backlog.tokens_by_entry()
+        if self._asking is not None and (deciding := self._asking[1]) is not None:
+            tokens[deciding.entry] = [deciding, *tokens.get(deciding.entry, [])]
         return {
             "format": FORMAT,
             "start": self.start,
-            "sampler": self._sampling.name,
+            "sampler": self.sampling.name,
             "fingerprint": dict(self.fingerprint),
             "next_position": self.next_position,
             "outstanding": [[*draw.key, draw.task_id, draw.position] for draw in outstanding],
             "drawn": [[*draw.key, draw.row_index, draw.sampler] for draw in outstanding],
-            "waiting": {label or "": [list(draw.key) for _, draw in queue] for label, queue in waiting},
-            "tokens": {},
-            "fallback_slots": [],
-            "samplers": self._sampling.state(),
+            "waiting": {
+                label or "": [list(draw.key) for draw in draws]
+                for label, draws in self._backlog.draws_by_label().items()
+            },
+            "tokens": {entry: [token.position for token in queue] for entry, queue in tokens.items()},
+            "fallback_slots": [token.position for queue in tokens.values() for token in queue if token.fallback],
+            "samplers": self.sampling.state(),
             "kept": {"groups": kept} if kept else None,
         }
 
@@ -308,20 +408,39 @@ class Dispatcher:
         if saved.start >= self.start:
             raise ValueError(f"the state is of start {saved.start}; this is start {self.start} and must be later")
         plan = plan_resume(saved, self.pool, kept)
-        samplers = saved.samplers if self._sampling.name == saved.sampler else None
-        warnings += self._sampling.load_state(samplers, saved.next_position)
+        warnings += self.sampling.load_state(saved.samplers, saved.next_position)
         self.next_position = saved.next_position
         records: list[Record] = []
         for old in plan.kept:
             self._outstanding[old.key] = self._kept_draw(old, self.pool.find(old.task_id, old.row_index))
-            self._settled[old.key] = None
+            self.places.kept(old.key)
         for old in (*plan.reissue, *plan.waiting):
             index = self.pool.find(old.task_id, old.row_index)
             assert index is not None, "the plan only reissues tasks of the pool"
-            pick = Pick(index, old.sampler or self._sampling.name, "reissue")
-            self._enqueue(self._number(pick, old.position, records, reissues=old.key))
+            pick = Pick(index, old.sampler or self.sampling.name, "reissue")
+            self._backlog.add(self._number(pick, old.position, records, reissues=old.key))
         records.extend(Fated(old.key, "lost") for old in plan.lost)
+        warnings += self._restore_tokens(saved, records)
         return RestoredDraws(tuple(records), tuple(old.key for old in plan.kept), tuple(warnings))
+
+    def _restore_tokens(self, saved: SavedState, records: list[Record]) -> list[str]:
+        """Slots wait again; an entry that decides early now draws them at once; one without slots loses them."""
+        warnings: list[str] = []
+        for entry, positions in saved.tokens.items():
+            sampler = self.sampling.entries.get(entry)
+            if sampler is None:
+                why: Literal["entry_left", "no_slots"] = "no_slots" if entry in self.pool.by_entry else "entry_left"
+                records.extend(SlotSkipped(self.start, position, entry, why) for position in positions)
+                warnings.append(f"{len(positions)} draws owed to environment {entry!r} are skipped: it has none now")
+                continue
+            if not sampler.adaptive:
+                sampler.decisions = max(0, sampler.decisions - len(positions))
+            for position in positions:
+                fallback = position in saved.fallback_slots
+                pick = self.sampling.bind(entry, fallback)
+                item = self._number(pick, position, records) if pick else Token(entry, position, fallback)
+                self._backlog.add(item)
+        return warnings
 
     def keep(self, key: Key, *, version: int, reason: str, score: float | None) -> Draw:
         """Complete a kept group's draw with what its saved record says."""
@@ -333,7 +452,7 @@ class Dispatcher:
         """Go on at `position` without a saved state. RuntimeError when this dispatcher has already drawn."""
         if self._next_seq or self.next_position:
             raise RuntimeError("seek needs a dispatcher that has not drawn yet")
-        self._sampling.seek(position)
+        self.sampling.seek(position)
         self.next_position = position
 
     def _kept_draw(self, old: SavedDraw, index: int | None) -> Draw:
@@ -348,6 +467,6 @@ class Dispatcher:
             entry=row.entry,
             label=row.label,
             group_size=self.settings.size_of(row.entry),
-            sampler=old.sampler or self._sampling.name,
+            sampler=old.sampler or self.sampling.name,
             version=self.version,
         )

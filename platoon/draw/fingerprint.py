@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from platoon.draw.pool import TaskPool
-from platoon.draw.samplers.static import SamplingSettings
-
-_PLAIN = ("auto", "weighted", "uniform")  # run samplers without options
-_CORE = (*_PLAIN, "pass_rate")
+from platoon.draw.samplers.registry import SAMPLERS
+from platoon.draw.samplers.settings import PLAIN_SAMPLERS, SamplingSettings
 
 
 def fingerprint(
@@ -22,8 +20,11 @@ def fingerprint(
     """The JSON record. `admission`: the rules, when some entry's rule is not `all`."""
     name = settings.task_sampler
     slots = settings.hands_slots
-    own = [entry.label for entry in settings.entries if entry.task_sampler not in (None, "uniform")]
-    seeds = name == "weighted" or (name == "auto" and len(settings.entries) > 1) or bool(own) or name not in _CORE
+    own = [entry.label for entry in settings.entries if not entry.plain]
+    custom = name not in SAMPLERS.core
+    seeds = (
+        name == "weighted" or (name == "auto" and len(settings.entries) > 1) or bool(own) or custom
+    )
     entries: dict[str, Any] = {}
     for entry in settings.entries:
         ids = pool.task_ids(entry.label)
@@ -32,7 +33,7 @@ def fingerprint(
             record["seed"] = entry.seed
         if slots and entry.label in own:
             record["task_sampler"] = entry.task_sampler
-            record["task_sampler_options"] = dict(entry.task_sampler_options)
+            record["task_sampler_options"] = _recorded(entry.task_sampler, entry.task_sampler_options)
         entries[entry.label] = record
     found: dict[str, Any] = {
         "task_sampler": name,
@@ -41,11 +42,16 @@ def fingerprint(
         "order": [entry.label for entry in settings.entries],
         "entries": entries,
     }
-    if name not in _PLAIN:
-        found["task_sampler_options"] = dict(settings.task_sampler_options)
+    if name not in PLAIN_SAMPLERS:
+        found["task_sampler_options"] = _recorded(name, settings.task_sampler_options)
     if admission is not None:
         found["admission"] = dict(admission)
     return found
+
+
+def _recorded(sampler: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with their defaults."""
+    return SAMPLERS.resolve(sampler).recorded(options) if sampler is not None else dict(options)
 
 
 def pool_digest(task_ids: Iterable[str]) -> str:

@@ -41,6 +41,17 @@ class Reservation:
         self.returned += count
         self._pool.put(count)
 
+    def shrink(self, size: int) -> None:
+        """Ask for fewer permits after all; what is held beyond them returns. ValueError for more than asked for."""
+        if not 1 <= size <= self.size:
+            raise ValueError(f"a reservation of {self.size} permits cannot become one of {size}")
+        excess = max(0, self.granted - size)
+        self.size = size
+        self.granted -= excess
+        if self.granted == size:
+            self._pool.leave(self)
+        self._pool.put(excess)
+
     def close(self) -> None:
         """Leave the queue and return everything held. Harmless when repeated."""
         if self.closed:

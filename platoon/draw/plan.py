@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from platoon.draw.pool import TaskPool
-from platoon.draw.samplers.static import SamplingSettings, entry_weight, epoch_size
+from platoon.draw.samplers.registry import SAMPLERS
+from platoon.draw.samplers.settings import PLAIN_SAMPLERS, SamplingSettings, entry_weight, epoch_size
 
 UNEVEN = 4.0  # draws per task of the most and the least drawn entry may differ by this factor
 
@@ -97,7 +98,7 @@ def plan_lines(plan: SamplingPlan, notes: Sequence[str] = ()) -> list[str]:
     steps = "steps unknown" if plan.steps is None else f"{plan.steps} steps"
     lines = [
         f"sampling: {plan.tasks} tasks, epoch of {plan.epoch_size} draws ({plan.batches} batches of "
-        f"{plan.batch_size}), {steps}, sampler {plan.sampler}"
+        f"{plan.batch_size}), {steps}, sampler {_named(plan.sampler)}"
     ]
     span = "epoch" if plan.steps is None else "run"
     for entry in plan.entries:
@@ -105,8 +106,15 @@ def plan_lines(plan: SamplingPlan, notes: Sequence[str] = ()) -> list[str]:
             f"  {entry.label}: {entry.tasks} tasks, weight {entry.weight}, share {entry.share:.1%}, "
             f"{entry.draws_per_task:.2f} draws per task over the {span}"
         )
-        lines.append(f"{line}, sampler {entry.sampler}" if entry.sampler else line)
+        lines.append(f"{line}, sampler {_named(entry.sampler)}" if entry.sampler else line)
     return [*lines, *notes]
+
+
+def _named(sampler: str) -> str:
+    if sampler in PLAIN_SAMPLERS:
+        return sampler
+    adaptive = getattr(SAMPLERS.resolve(sampler).cls, "adaptive", False)
+    return f"{sampler} (adaptive, experimental)" if adaptive else sampler
 
 
 def plan_warnings(plan: SamplingPlan) -> list[str]:

@@ -46,6 +46,10 @@ class TaskPool:
             by_entry.setdefault(row.entry, []).append(index)
         self.by_entry = {entry: tuple(indices) for entry, indices in by_entry.items()}
         self.labels = tuple(dict.fromkeys(row.label for row in self.rows))
+        self.labels_of = {
+            entry: tuple(dict.fromkeys(self.rows[index].label for index in indices))
+            for entry, indices in self.by_entry.items()
+        }
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -69,17 +69,41 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Fated:
-    """What became of a draw."""
+    """What became of a draw. `rule` and its reason `admission`: of a group that an admission rule turned away."""
 
     key: Key
     fate: Fate
     label: str | None = None
+    rule: str | None = None
+    admission: str | None = None
 
     def event(self) -> dict[str, Any]:
-        return {"event": "fate", "start": self.key[0], "seq": self.key[1], "fate": self.fate}
+        line = {"event": "fate", "start": self.key[0], "seq": self.key[1], "fate": self.fate}
+        if self.rule is not None:
+            line |= {"rule": self.rule, "admission": self.admission}
+        return line
 
 
-Record = Drawn | Fated
+@dataclass(frozen=True, slots=True)
+class SlotSkipped:
+    """A position owed to an entry is used up without a draw."""
+
+    start: int
+    position: int
+    entry: str
+    why: Literal["backlog", "no_slots", "entry_left"]
+
+    def event(self) -> dict[str, Any]:
+        return {
+            "event": "slot_skipped",
+            "start": self.start,
+            "position": self.position,
+            "entry": self.entry,
+            "why": self.why,
+        }
+
+
+Record = Drawn | Fated | SlotSkipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +122,16 @@ class Wait:
     records: tuple[Record, ...] = ()
 
 
-Decision = Start | Wait
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A group can start, and an adaptive sampler is to say which: reserve `size` permits, then `decide`.
+
+    `entry` None: the run's sampler, at the next position.
+    """
+
+    size: int
+    entry: str | None = None
+    records: tuple[Record, ...] = ()
+
+
+Decision = Start | Ask | Wait

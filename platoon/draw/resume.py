@@ -7,7 +7,7 @@ waiting again, or lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from platoon.draw.pool import TaskPool
@@ -39,6 +39,8 @@ class SavedState:
     outstanding: Mapping[Key, SavedDraw]
     waiting: tuple[Key, ...]
     samplers: Mapping[str, Any] | None
+    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    fallback_slots: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,12 @@ def read_state(state: Mapping[str, Any]) -> tuple[SavedState, list[str]]:
         _add_drawn(draws, state.get("drawn", []))
     except ValueError as problem:
         warnings.append(f"{problem}; draws are found again by their task ids")
-    if state.get("tokens"):
-        warnings.append(f"dispatcher state: slots owed to entries {sorted(state['tokens'])} are dropped")
+    tokens: dict[str, tuple[int, ...]] = {}
+    try:
+        tokens = _tokens(state.get("tokens", {}))
+    except ValueError as problem:
+        warnings.append(f"{problem}; the slots owed to entries are dropped")
+    fallback = state.get("fallback_slots", [])
     samplers = state.get("samplers")
     saved = SavedState(
         start=_count(state["start"], "start"),
@@ -99,6 +105,8 @@ def read_state(state: Mapping[str, Any]) -> tuple[SavedState, list[str]]:
         outstanding=draws,
         waiting=tuple(sorted(waiting)),
         samplers=samplers if isinstance(samplers, Mapping) else None,
+        tokens=tokens,
+        fallback_slots=frozenset(fallback if isinstance(fallback, list) else ()),
     )
     return saved, warnings
 
@@ -130,6 +138,15 @@ def _add_drawn(draws: dict[Key, SavedDraw], rows: object) -> None:
         old = draws[key]
         found[key] = SavedDraw(key, old.task_id, old.position, index, sampler)
     draws.update(found)
+
+
+def _tokens(value: object) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, Mapping) or any(not isinstance(positions, list) for positions in value.values()):
+        raise ValueError("dispatcher state: tokens is not a mapping of entries to positions")
+    return {
+        str(entry): tuple(_count(position, f"position owed to {entry!r}") for position in positions)
+        for entry, positions in value.items()
+    }
 
 
 def _rows(value: object, width: int, where: str) -> list[list[Any]]:

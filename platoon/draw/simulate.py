@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from platoon.draw.dispatcher import Dispatcher
 from platoon.draw.gauges import BlockedShares
 from platoon.draw.permits import PermitPool, Reservation
-from platoon.draw.records import Draw, Wait, WaitReason
+from platoon.draw.records import Draw, Start, Wait, WaitReason
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class _Clockwork:
         self.blocked = BlockedShares(0.0)
         self.events: list[tuple[float, int, _Group | None]] = []  # a rollout's end, or None: the update's
         self.count = 0
-        self.pending: _Group | None = None
+        self.pending: Reservation | None = None
+        self.decided: Start | None = None  # what the pending reservation is for; None: a sampler is to say
         self.started: list[tuple[float, Draw]] = []
         self.settled: deque[Draw] = deque()
         self.taken: list[Draw] = []
@@ -82,20 +83,31 @@ class _Clockwork:
     def dispatch(self) -> None:
         while True:
             if self.pending is not None:
-                if not self.pending.reservation.startable:
+                if not self.pending.startable:
                     return
-                group, self.pending = self.pending, None
-                self.started.append((self.now, group.draw))
-                self.launch(group)
-                group.reservation.on_grant = lambda count, group=group: self.launch(group)
-            decision = self.dispatcher.choose()
-            if isinstance(decision, Wait):
-                self.blocked.wait(decision.reason, self.now)
+                decision = self.decided or self.dispatcher.decide()
+                if isinstance(decision, Wait):
+                    self.pending.close()
+                    self.pending = None
+                    self.blocked.wait(decision.reason, self.now)
+                    return
+                self.begin(decision.draw, self.pending)
+                self.pending = None
+            chosen = self.dispatcher.choose()
+            if isinstance(chosen, Wait):
+                self.blocked.wait(chosen.reason, self.now)
                 return
-            draw = decision.draw
-            reservation = self.pool.reserve(draw.group_size, rolling=self.run.rolling)
-            self.pending = _Group(draw, reservation, self.run.durations(draw))
+            self.decided = chosen if isinstance(chosen, Start) else None
+            size = chosen.draw.group_size if isinstance(chosen, Start) else chosen.size
+            self.pending = self.pool.reserve(size, rolling=self.run.rolling)
             self.blocked.wait("permits", self.now)
+
+    def begin(self, draw: Draw, reservation: Reservation) -> None:
+        reservation.shrink(draw.group_size)
+        group = _Group(draw, reservation, self.run.durations(draw))
+        self.started.append((self.now, draw))
+        self.launch(group)
+        reservation.on_grant = lambda count: self.launch(group)
 
     def take(self) -> None:
         while self.settled and not self.updating:

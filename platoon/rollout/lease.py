@@ -30,6 +30,7 @@ class Permits(Protocol):
     @property
     def startable(self) -> bool: ...
     def give_back(self, count: int) -> None: ...
+    def shrink(self, size: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -83,6 +84,15 @@ class RolloutLease:
     def unused(self) -> int:
         """Permits granted that no block holds."""
         return self._unused
+
+    def shrink(self, size: int) -> None:
+        """Become a lease of fewer rollouts before any began; permits beyond them return. ValueError for more."""
+        if self._permits is not None:
+            self._permits.shrink(size)
+            self._unused = self._permits.granted
+        self.size = size
+        if self.startable:
+            self._started.set()
 
     async def ready(self) -> None:
         """Return once the group may start or the lease is released; without yielding when it already may."""

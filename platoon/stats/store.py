@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from platoon.stats.decayed import Decayed
 from platoon.stats.passk import PASS_BANDS, Counts, Vector, band, pass_at_array
 from platoon.stats.schema import EntryInfo, Fate, GroupRecord
 from platoon.stats.totals import GroupTotals, TaskCounts, TaskStats, TaskTotals, Totals
@@ -48,6 +49,7 @@ class TaskStatsStore:
         self._outstanding: dict[tuple[int, int], tuple[str, int | None]] = {}
         self._held: list[GroupRecord] = []
         self._saved: dict[str, dict[str, Any]] = {}  # tasks as of the last snapshot, less those that changed since
+        self._watchers: list[set[str]] = []
 
     # --- draws -------------------------------------------------------------------------------------------------
 
@@ -62,7 +64,7 @@ class TaskStatsStore:
         if (task := self._tasks.get(task_id)) is not None:
             task.drawn += 1
             task.outstanding += 1
-            self._saved.pop(task_id, None)
+            self._touch(task_id)
 
     def fate(self, start: int, seq: int, fate: Fate, task_id: str | None = None) -> None:
         """What became of a draw. One that is not outstanding counts only under the `task_id` given."""
@@ -70,9 +72,20 @@ class TaskStatsStore:
         task_id = drawn[0] if drawn is not None else task_id or ""
         task = self._tasks.get(task_id)
         if task is not None:
-            self._saved.pop(task_id, None)
+            self._touch(task_id)
             task.fates[fate] += 1
             task.outstanding -= drawn is not None
+
+    def _touch(self, task_id: str) -> None:
+        self._saved.pop(task_id, None)
+        for changed in self._watchers:
+            changed.add(task_id)
+
+    def watch(self) -> set[str]:
+        """A set that gathers the ids of tasks whose counts or evidence change; the caller empties it."""
+        changed: set[str] = set()
+        self._watchers.append(changed)
+        return changed
 
     def reissue(self, old: tuple[int, int], new: tuple[int, int]) -> bool:
         """Give an outstanding draw a new key: the same draw, made again. False when `old` is not outstanding."""
@@ -116,7 +129,7 @@ class TaskStatsStore:
         threshold = self.threshold(task.entry if task is not None else record.entry)
         sums: list[Totals | None] = [self._run, task]
         if task is not None:
-            self._saved.pop(record.task_id, None)
+            self._touch(record.task_id)
             sums += [self._entries.get(task.entry or ""), self._labels.get(task.label or "")]
         for found in sums:
             if found is not None:
@@ -138,6 +151,15 @@ class TaskStatsStore:
         """A task's counts; all zero for one outside the pool."""
         task = self._tasks.get(task_id)
         return task.counts() if task is not None else TaskCounts()
+
+    def evidence(self, task_id: str) -> Decayed:
+        """A task's passes and fails as of its newest evidence. KeyError when it is not in the pool."""
+        return self._tasks[task_id].evidence
+
+    def entry_of(self, task_id: str) -> str | None:
+        """The entry that listed a task; None outside the pool."""
+        task = self._tasks.get(task_id)
+        return task.entry if task is not None else None
 
     def entry(self, name: str) -> GroupTotals:
         return GroupTotals(**self._entries[name].fields(self.half_life))
@@ -262,6 +284,8 @@ class TaskStatsStore:
             if task_id in data["tasks"]:
                 task.load(data["tasks"][task_id])
         self._outstanding = {(start, seq): (task_id, position) for start, seq, task_id, position in data["outstanding"]}
+        for changed in self._watchers:
+            changed.update(self._tasks)
 
     @classmethod
     def from_snapshot(cls, data: Mapping[str, Any]) -> TaskStatsStore:

@@ -122,7 +122,7 @@ class _Assembler:
         workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins)
         store = self._store()
         tables = Tables.open(self.plan.run_dir, self.plan.start)
-        driver = self._driver(workflow, tables)
+        driver = self._driver(workflow, tables, store)
         recorder = self._recorder(store, tables, driver, current)
         driver.hooks = recorder.hooks()
         self.stack.callback(recorder.close)
@@ -182,8 +182,10 @@ class _Assembler:
             group_size=self.train.workflow_config.group_size,
         )
 
-    def _driver(self, workflow: GroupRolloutWorkflow, tables: Tables) -> DispatchDriver[GroupOutput]:
-        dispatcher = open_dispatcher(self.plan)
+    def _driver(
+        self, workflow: GroupRolloutWorkflow, tables: Tables, store: TaskStatsStore
+    ) -> DispatchDriver[GroupOutput]:
+        dispatcher = open_dispatcher(self.plan, store)
 
         async def run_group(draw: Draw, row: PoolRow, lease: RolloutLease) -> GroupOutput | None:
             played = await workflow.play(row, lease, seed_scope=str(draw.position), group_size=draw.group_size)
@@ -230,6 +232,7 @@ class _Assembler:
                 progress=self.watchdog.heartbeat,
                 gauges=self._gauges,
                 after_step=after_step,
+                observe=driver.dispatcher.sampling.observe,
                 first_update=first_update,
             )
         )

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from platoon.draw.dispatcher import Dispatcher
 from platoon.draw.permits import PermitPool
 from platoon.draw.pool import PoolRow
-from platoon.draw.records import Draw, Drawn, Key, Record, Wait
+from platoon.draw.records import Ask, Draw, Drawn, Fated, Key, Record, Start, Wait
 from platoon.draw.traffic import Traffic, configured_rollouts
 from platoon.extensions.boundary import Boundary
 from platoon.rollout.lease import LeaseHooks, RolloutLease, lease_scope
@@ -78,12 +78,16 @@ class DriverState(Generic[OutputT]):
 
 @dataclass(frozen=True)
 class DispatchHooks(Generic[OutputT]):
-    """Called at once, in order, on the run's loop. They must not raise: what they raise ends the run."""
+    """Called at once, in order, on the run's loop. They must not raise: what they raise ends the run.
+
+    `before_decision`: an adaptive sampler is about to be asked; the statistics must be up to date.
+    """
 
     on_draw: Callable[[Draw], None] = lambda draw: None
     on_settle: Callable[[Settled[OutputT]], None] = lambda settled: None
     on_fate: Callable[[Key, Fate], None] = lambda key, fate: None
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
+    before_decision: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -188,53 +192,87 @@ class DispatchDriver(Generic[OutputT]):
         while not self._halted:
             before = self._clock()
             decision = self.dispatcher.choose()
-            if decision.records:
-                self.traffic.decisions.add(self._clock() - before)
+            for record in decision.records:
+                if isinstance(record, Drawn):
+                    self.traffic.decided(record.draw, self._clock() - before)
+                    break
             self._report(decision.records)
-            if not isinstance(decision, Wait):
-                await self._start_group(tasks, decision.draw)
+            wait = decision if isinstance(decision, Wait) else await self._start_group(tasks, decision)
+            if wait is None:
                 continue
             self._wake.clear()
             self._idle = True
             self._arrived.set()
-            self.traffic.blocked.wait(decision.reason, self._clock())
+            self.traffic.blocked.wait(wait.reason, self._clock())
             await self._wake.wait()
             self._idle = False
             self.traffic.blocked.go(self._clock())
 
-    async def _start_group(self, tasks: asyncio.TaskGroup, draw: Draw) -> None:
-        lease = self._lease(draw)
-        if not lease.startable:
-            self._starting = lease
-            self.traffic.blocked.wait("permits", self._clock())
-            try:
-                await lease.ready()
-            except asyncio.CancelledError:
-                lease.release()
-                self.dispatcher.put_back(draw.key)
-                raise
-            finally:
-                self._starting = None
-                self.traffic.blocked.go(self._clock())
+    async def _start_group(self, tasks: asyncio.TaskGroup, chosen: Start | Ask) -> Wait | None:
+        """Start the group once it has its permits, asking a sampler which where it is to say."""
+        held: list[Key] = []
+        lease = self._lease(chosen, held)
+        try:
+            if not lease.startable:
+                await self._permitted(lease)
+        except asyncio.CancelledError:
+            self._give_up(lease, chosen)
+            raise
         if self._halted:
+            self._give_up(lease, chosen)
+            return None
+        decision = chosen if isinstance(chosen, Start) else self._decide()
+        if isinstance(decision, Wait):
             lease.release()
-            self.dispatcher.put_back(draw.key)
-            return
+            return decision
+        draw = decision.draw
+        held.append(draw.key)
+        lease.shrink(draw.group_size)
         self.traffic.groups.add(1, self._clock())
         task = tasks.create_task(self._group(draw, lease), name=f"group-{draw.start}-{draw.seq}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return None
 
-    def _lease(self, draw: Draw) -> RolloutLease:
+    async def _permitted(self, lease: RolloutLease) -> None:
+        self._starting = lease
+        self.traffic.blocked.wait("permits", self._clock())
+        try:
+            await lease.ready()
+        finally:
+            self._starting = None
+            self.traffic.blocked.go(self._clock())
+
+    def _give_up(self, lease: RolloutLease, chosen: Start | Ask) -> None:
+        lease.release()
+        if isinstance(chosen, Start):
+            self.dispatcher.put_back(chosen.draw.key)
+        else:
+            self.dispatcher.withdraw()
+
+    def _decide(self) -> Start | Wait:
+        self.hooks.before_decision()
+        before = self._clock()
+        decision = self.dispatcher.decide()
+        if isinstance(decision, Start):
+            self.traffic.decided(decision.draw, self._clock() - before)
+            self._report(decision.records)
+        return decision
+
+    def _lease(self, chosen: Start | Ask, held: list[Key]) -> RolloutLease:
+        """A lease for what was chosen; once it is released, the label slots of the draws in `held` are free."""
+        size = chosen.draw.group_size if isinstance(chosen, Start) else chosen.size
+
         def released() -> None:
-            self.dispatcher.released(draw.key)
+            for key in held:
+                self.dispatcher.released(key)
             self._wake.set()
 
         return RolloutLease(
-            draw.group_size,
-            self.permits.reserve(draw.group_size, rolling=self._options.rolling),
+            size,
+            self.permits.reserve(size, rolling=self._options.rolling),
             active=self._options.rolling,
-            name=f"draw {draw.start}-{draw.seq}",
+            name=f"draw {chosen.draw.start}-{chosen.draw.seq}" if isinstance(chosen, Start) else "a draw",
             hooks=LeaseHooks(released, self._block, self._clock),
         )
 
@@ -364,5 +402,5 @@ class DispatchDriver(Generic[OutputT]):
             self.hooks.on_event(record.event())
             if isinstance(record, Drawn):
                 self.hooks.on_draw(record.draw)
-            else:
+            elif isinstance(record, Fated):
                 self.hooks.on_fate(record.key, record.fate)

@@ -14,7 +14,8 @@ from platoon.config import ConfigError, EnvironmentConfig, TrainRun, WorkflowCon
 from platoon.credit.processors import get_reward_processor
 from platoon.draw.labels import label_problems
 from platoon.draw.pool import ENVIRONMENT_COLUMN, TaskPool, build_pool
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings
+from platoon.draw.samplers.checks import check_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 from platoon.envs.contract import EnvironmentService
 from platoon.envs.listing import Listing, Phase, list_entry
 from platoon.envs.services import shared_service
@@ -104,14 +105,24 @@ async def open_environments(config: TrainRun, phase: Phase) -> Environments:
 
 
 def sampling_settings(config: TrainRun) -> SamplingSettings:
-    """What the config says about the order of draws."""
-    return SamplingSettings(
+    """What the config says about the order of draws. ConfigError for a sampler that is not known or does not do."""
+    settings = SamplingSettings(
         batch_size=config.train.batch_size,
         entries=tuple(
-            EntrySampling(e.label, e.weight, e.seed, e.task_sampler, dict(e.task_sampler_options))
-            for e in config.environments
+            EntrySampling(
+                label=entry.label,
+                weight=entry.weight,
+                seed=entry.seed,
+                task_sampler=entry.task_sampler,
+                task_sampler_options=dict(entry.task_sampler_options),
+                group_size=workflow_settings(config, entry, "train").group_size,
+                success_threshold=entry.success_threshold,
+            )
+            for entry in config.environments
         ),
         task_sampler=config.train.task_sampler or "auto",
         task_sampler_options=dict(config.train.task_sampler_options),
         label_by=config.train.label_by or ENVIRONMENT_COLUMN,
     )
+    check_sampling(settings)
+    return settings

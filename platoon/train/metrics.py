@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from platoon.config import TrainRun
 from platoon.credit import GroupOutput
 from platoon.draw.records import Draw
+from platoon.draw.traffic import entry_of
 from platoon.stats.metrics import (
     Dequeued,
     RewardKeys,
@@ -70,7 +71,9 @@ class StepMetrics:
             **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
             **self._parked(),
             **self.driver.blocked_shares(),
-            **self.driver.traffic.sampled(),
+            **self.driver.traffic.sampled(self.driver.dispatcher.owed()),
+            **self.driver.dispatcher.sampling.metrics(),
+            **self._predicted(work),
             "total_datums_per_batch": work.consumed_datums,
             "update_weights_time": work.seconds.get("publish", 0.0),
             "policy/version": state.policy_version,
@@ -118,6 +121,21 @@ class StepMetrics:
             found[f"batch/{place}/skipped_rows"] = skipped.get(label, 0)
             found[f"batch/{place}/parked_rows"] = waiting.get(label, 0)
         return {key: float(count) for key, count in found.items()}
+
+    def _predicted(self, work: StepWork) -> dict[str, float]:
+        """What the scores of the groups that trained promised, and how many were informative, by sampler."""
+        scores: dict[str, list[float]] = {}
+        informative: dict[str, list[bool]] = {}
+        for settled in work.groups:
+            score = settled.draw.score
+            if score is None or settled.output is None or work.fates.get(settled.key) == "stale":
+                continue
+            entry = entry_of(settled.draw.sampler)
+            place = "sampler" if entry is None else f"sampler/environment/{entry}"
+            scores.setdefault(place, []).append(score)
+            informative.setdefault(place, []).append(settled.output.verdict == "trained")
+        found = {f"{place}/predicted_informative": sum(of) / len(of) for place, of in scores.items()}
+        return found | {f"{place}/informative_share": sum(of) / len(of) for place, of in informative.items()}
 
     def _item(self, settled: Settled[GroupOutput], work: StepWork) -> Dequeued:
         record = group_record(settled, self.store.column)

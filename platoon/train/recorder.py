@@ -16,7 +16,7 @@ from typing import Any
 from platoon.credit import GroupOutput
 from platoon.draw.records import Draw, Key
 from platoon.stats.events import EventLog
-from platoon.stats.schema import Fate
+from platoon.stats.schema import Fate, GroupRecord
 from platoon.stats.snapshot import write_snapshot
 from platoon.stats.store import TaskStatsStore
 from platoon.stats.tables import GroupsTable, MetricsTable, UsageTable
@@ -71,7 +71,8 @@ class StoredStatistics:
 
 @dataclass(frozen=True)
 class RecorderParts:
-    """`wandb_run_id` asks the W&B sink; `progress` feeds the watchdog; `gauges` measures what no step brings."""
+    """`wandb_run_id` asks the W&B sink; `progress` feeds the watchdog; `observe` hears
+    of groups in draw order; `gauges` measures what no step brings."""
 
     run_dir: Path
     start: int
@@ -85,6 +86,7 @@ class RecorderParts:
     progress: Callable[[], None]
     gauges: Callable[[], Mapping[str, float]] = dict
     after_step: Callable[[LoopState], None] = lambda state: None
+    observe: Callable[[GroupRecord], None] = lambda record: None
     first_update: Callable[[], Any] = field(default=lambda: None)
 
 
@@ -98,7 +100,9 @@ class Recorder:
     # -- what the driver tells
 
     def hooks(self) -> DispatchHooks[GroupOutput]:
-        return DispatchHooks(self._drawn, self._settled, self._fated, self._parts.events.append)
+        return DispatchHooks(
+            self._drawn, self._settled, self._fated, self._parts.events.append, before_decision=self._take_in
+        )
 
     def _drawn(self, draw: Draw) -> None:
         self._next_seq = max(self._next_seq, draw.seq + 1)
@@ -171,6 +175,7 @@ class Recorder:
     def _take_in(self) -> None:
         for intake, record in self._parts.store.flush():
             self._parts.tables.groups.append(record, intake)
+            self._parts.observe(record)
 
     # -- what a checkpoint asks
 

@@ -13,7 +13,9 @@ from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.fingerprint import fingerprint
 from platoon.draw.labels import label_warnings, permit_warnings
 from platoon.draw.pool import ENVIRONMENT_COLUMN
-from platoon.draw.samplers.static import build_sampling
+from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.view import TaskStatsView
+from platoon.stats.store import TaskStatsStore
 from platoon.train.dispatch import DriverOptions
 from platoon.train.environments import Environments, sampling_settings
 
@@ -44,8 +46,11 @@ def driver_options(config: TrainRun) -> DriverOptions:
     )
 
 
-def open_dispatcher(plan: RunPlan) -> Dispatcher:
-    """The dispatcher of this start, at the policy version it begins with. Logs doubts about labels and permits."""
+def open_dispatcher(plan: RunPlan, store: TaskStatsStore) -> Dispatcher:
+    """The dispatcher of this start, at the policy version it begins with; adaptive samplers read `store`.
+
+    Logs doubts about labels and permits.
+    """
     config, pool = plan.config, plan.train.pool
     settings, sampling = dispatch_settings(config, plan.train), sampling_settings(config)
     column = config.train.label_by or ENVIRONMENT_COLUMN
@@ -53,7 +58,10 @@ def open_dispatcher(plan: RunPlan) -> Dispatcher:
     for warning in (*label_warnings(pool, column, settings.limits), *permit_warnings(pool, settings, permits)):
         log.warning("%s", warning)
     steps_left = max(plan.end_step - plan.start_step, 0)
-    dispatcher = Dispatcher(pool, build_sampling(sampling, pool), settings, start=plan.start, steps_left=steps_left)
+    view = TaskStatsView(store, lambda: dispatcher.version)
+    samplers = build_sampling(sampling, pool, view)
+    dispatcher = Dispatcher(pool, samplers, settings, start=plan.start, steps_left=steps_left)
     dispatcher.fingerprint = fingerprint(sampling, pool)
     dispatcher.version = plan.resume.policy_version if plan.resume is not None else 0
+    dispatcher.step = plan.start_step
     return dispatcher

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.pool import PoolRow, TaskPool
 from platoon.draw.records import Draw, Start
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 
 
 def listing(labels: str, rounds: int = 40) -> TaskPool:

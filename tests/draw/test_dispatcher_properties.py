@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.permits import PermitPool, Reservation
 from platoon.draw.pool import PoolRow, TaskPool
-from platoon.draw.records import Draw, Drawn, Key, Record, Start
-from platoon.draw.samplers.static import EntrySampling, Pick, SamplingSettings, build_sampling
+from platoon.draw.records import Draw, Drawn, Fated, Key, Record, Start, Wait
+from platoon.draw.samplers.sampling import Pick, build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 from platoon.stats.schema import Fate
 
 SIZES = {"a": 1, "b": 3, "c": 2}
@@ -140,7 +141,9 @@ class DispatchMachine(RuleBasedStateMachine):
         fresh = build_sampling(self.run, POOL)
         self.start, self.version = 1, 0
         self.dispatcher = Dispatcher(POOL, build_sampling(self.run, POOL), self.bounds, start=1, steps_left=steps)
-        self.model = SlowModel([fresh.take(position) for position in range(600)], self.bounds, steps)
+        self.model = SlowModel(
+            [pick for at in range(600) if isinstance(pick := fresh.take(at), Pick)], self.bounds, steps
+        )
         self.permits = PermitPool(PERMITS)
         self.running: dict[Key, tuple[Draw, Reservation]] = {}
         self.pending: tuple[Draw, Reservation] | None = None
@@ -165,9 +168,10 @@ class DispatchMachine(RuleBasedStateMachine):
             self.note(decision.records)
             expected = self.model.choose()
             self.agree_on_skips()
-            if not isinstance(decision, Start):
+            if isinstance(decision, Wait):
                 assert decision.reason == expected
                 return
+            assert isinstance(decision, Start)
             draw = decision.draw
             assert draw.position == expected
             assert draw.group_size == SIZES[draw.entry or ""]
@@ -246,23 +250,20 @@ class DispatchMachine(RuleBasedStateMachine):
         self.dispatcher = twins[0]
         self.owner = {key: position for key, position in self.owner.items() if key in set(restored[0].kept)}
         self.note(restored[0].records)
-        self.rank_by_draw(state)
+        self.rank_by_draw(state, [draw.position for draw in kept])
         self.model.restart(draw.position for draw in kept)
         self.permits, self.running, self.pending = PermitPool(PERMITS), {}, None
         self.queue, self.taken = kept, []
 
-    def rank_by_draw(self, state: dict[str, object]) -> None:
-        """A restart orders by the time of the draw, which the model reads from the saved list."""
+    def rank_by_draw(self, state: dict[str, object], kept: list[int]) -> None:
+        """A restart orders by the time of the draw, which the model reads from the saved list; kept groups stay."""
         outstanding = state["outstanding"]
         assert isinstance(outstanding, list)
         seqs = {position: (start, seq) for start, seq, _, position in outstanding}
         order = {position: rank for rank, position in enumerate(sorted(seqs, key=seqs.__getitem__))}
+        settle = {position: rank for rank, position in enumerate(kept)}
         for item in self.model.items:
-            if item.where != "settled" and item.where != "taken":
-                item.order = order[item.position]
-        settle = {draw.position: rank for rank, draw in enumerate([*self.taken, *self.queue])}
-        for item in self.model.those("settled", "taken"):
-            item.order = settle[item.position]
+            item.order = settle.get(item.position, order[item.position])
 
     # -- what must always hold
 
@@ -271,7 +272,7 @@ class DispatchMachine(RuleBasedStateMachine):
             if isinstance(record, Drawn):
                 assert record.draw.key not in self.owner
                 self.owner[record.draw.key] = record.draw.position
-            else:
+            elif isinstance(record, Fated):
                 position = self.owner.pop(record.key)
                 assert position not in self.fates
                 self.fates[position] = record.fate

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from platoon.draw.order import EntryUniform, FairOrder, ListingOrder, RunUniform, decision_key
 from platoon.draw.pool import PoolRow, TaskPool
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+from platoon.draw.samplers.sampling import Pick, build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 
 
 def mixture(sizes: dict[str, list[str]]) -> TaskPool:
@@ -17,7 +18,8 @@ def mixture(sizes: dict[str, list[str]]) -> TaskPool:
 
 def drawn(pool: TaskPool, entries: list[EntrySampling], count: int) -> list[str]:
     sampling = build_sampling(SamplingSettings(batch_size=2, entries=tuple(entries), task_sampler="weighted"), pool)
-    return [pool[sampling.take(position).row_index].task_id for position in range(count)]
+    picks = [sampling.take(position) for position in range(count)]
+    return [pool[pick.row_index].task_id for pick in picks if isinstance(pick, Pick)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from platoon.draw.fingerprint import fingerprint, fingerprint_changes, pool_digest
 from platoon.draw.plan import Duration, plan_lines, plan_warnings, planned_steps, sampling_plan
 from platoon.draw.pool import PoolRow, TaskPool
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 
 
 def pool_of(**sizes: int) -> TaskPool:

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from platoon.config import ConfigError
 from platoon.draw.pool import TaskPool, build_pool, label_text
-from platoon.draw.samplers.static import EntrySampling, Sampling, SamplingSettings, build_sampling, epoch_size
+from platoon.draw.samplers.checks import check_sampling
+from platoon.draw.samplers.sampling import Pick, Sampling, build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings, epoch_size
 
 
 @dataclass(frozen=True)
@@ -59,35 +62,41 @@ def test_an_empty_pool_is_refused() -> None:
 @pytest.mark.parametrize(
     ("run", "tasks", "size", "kind"),
     [
-        (run_settings("a"), 10, 8, "RowSampling"),
-        (run_settings("a", own="uniform"), 10, 8, "RowSampling"),
-        (run_settings("a", sampler="uniform"), 10, 12, "RowSampling"),
-        (run_settings("a", sampler="weighted"), 10, 12, "SlotSampling"),
-        (run_settings("a", "b"), 10, 12, "SlotSampling"),
-        (run_settings("a", "b", sampler="uniform"), 12, 12, "RowSampling"),
-        (run_settings("a", ordered=True), 10, 8, "RowSampling"),
+        (run_settings("a"), 10, 8, "OrderedRows"),
+        (run_settings("a", own="uniform"), 10, 8, "OrderedRows"),
+        (run_settings("a", sampler="uniform"), 10, 12, "OrderedRows"),
+        (run_settings("a", sampler="weighted"), 10, 12, "FairSlots"),
+        (run_settings("a", "b"), 10, 12, "FairSlots"),
+        (run_settings("a", "b", sampler="uniform"), 12, 12, "OrderedRows"),
+        (run_settings("a", ordered=True), 10, 8, "OrderedRows"),
     ],
 )
 def test_which_sampler_draws(run: SamplingSettings, tasks: int, size: int, kind: str) -> None:
     labels = [entry.label for entry in run.entries]
     pool = pool_of(**{label: tasks // len(labels) for label in labels})
-    assert type(build_sampling(run, pool)).__name__ == kind
+    assert type(build_sampling(run, pool).run).__name__ == kind
     assert epoch_size(run, tasks) == size
 
 
 def test_the_listing_is_drawn_in_order_when_it_is_marked_so() -> None:
     sampling = build_sampling(run_settings("a", ordered=True), pool_of(a=10))
-    assert [sampling.take(position).row_index for position in range(10)] == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+    assert [row_of(sampling, position) for position in range(10)] == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
 def test_unknown_samplers_and_options_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"train\.task_sampler: 'magic'"):
-        build_sampling(run_settings("a", sampler="magic"), pool_of(a=4))
-    with pytest.raises(ValueError, match=r"environment 'a': task_sampler: 'magic'"):
-        build_sampling(run_settings("a", own="magic"), pool_of(a=4))
+    with pytest.raises(ConfigError, match=r"train\.task_sampler: 'magic' is not known"):
+        check_sampling(run_settings("a", sampler="magic"))
+    with pytest.raises(ConfigError, match=r"environments\[a\]\.task_sampler: 'pas_rate' .* did you mean 'pass_rate'"):
+        check_sampling(run_settings("a", own="pas_rate"))
     options = SamplingSettings(2, (EntrySampling("a"),), task_sampler_options={"seed": 3})
-    with pytest.raises(ValueError, match="takes no options"):
-        build_sampling(options, pool_of(a=4))
+    with pytest.raises(ConfigError, match=r"train\.task_sampler_options: .* takes no options"):
+        check_sampling(options)
+
+
+def row_of(sampling: Sampling, position: int) -> int:
+    taken = sampling.take(position)
+    assert isinstance(taken, Pick)
+    return taken.row_index
 
 
 def sampling_of(weighted: bool) -> Sampling:

@@ -9,7 +9,8 @@ import time
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.pool import PoolRow, TaskPool
 from platoon.draw.records import Draw, Start
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 
 BOUNDS = DispatchSettings(batch_size=1024, group_size=8, max_staleness=3, limits={"env0": 128})
 

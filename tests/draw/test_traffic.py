@@ -57,23 +57,27 @@ def drawn(seq: int, sampler: str, reason: str = "order") -> Drawn:
 
 def test_draws_are_counted_by_reason_and_entry() -> None:
     traffic = Traffic(0.0, 4)
-    assert traffic.sampled() == {"sampler/draws": 0.0}
+    assert traffic.sampled({}) == {"sampler/draws": 0.0}
     for record in (drawn(0, "uniform@hard"), drawn(1, "uniform@hard", "reissue"), drawn(2, "auto")):
         traffic.note(record)
     traffic.note(Fated((1, 0), "skipped", "a"))
     traffic.note(Fated((1, 1), "lost", "a"))
-    traffic.decisions.add(0.002)
-    traffic.decisions.add(0.004)
-    assert traffic.sampled() == {
+    traffic.decided(drawn(0, "uniform@hard").draw, 0.002)
+    traffic.decided(drawn(2, "auto").draw, 0.004)
+    assert traffic.sampled({}) == {
         "sampler/draws": 3.0,
         "sampler/draws/order": 2.0,
         "sampler/draws/reissue": 1.0,
         "sampler/environment/hard/draws": 2.0,
+        "sampler/environment/hard/draws/order": 1.0,
+        "sampler/environment/hard/draws/reissue": 1.0,
+        "sampler/environment/hard/decision_ms": 2.0,
+        "sampler/environment/hard/decision_ms_max": 2.0,
         "sampler/decision_ms": pytest.approx(3.0),
         "sampler/decision_ms_max": 4.0,
     }
     assert (traffic.skipped(), traffic.skipped()) == ({"a": 1}, {})
-    assert traffic.sampled() == {"sampler/draws": 0.0, "sampler/draws/order": 0.0, "sampler/draws/reissue": 0.0}
+    assert traffic.sampled({}) == {"sampler/draws": 0.0, "sampler/draws/order": 0.0, "sampler/draws/reissue": 0.0}
 
 
 def test_configured_rollouts() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.pool import PoolRow, TaskPool
 from platoon.draw.records import Draw, Key
-from platoon.draw.samplers.static import EntrySampling, SamplingSettings, build_sampling
+from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 from platoon.rollout.lease import RolloutLease
 from platoon.stats.schema import Fate
 from platoon.train.dispatch import DispatchDriver, DispatchHooks, DriverOptions, Settled

@@ -1,0 +1,43 @@
+"""Interfaces for samplers, admission rules and workflows of your own. They may change between releases.
+
+Importing this module is cheap: it needs neither a training service nor a data set library.
+"""
+
+from platoon.draw.samplers.contract import (
+    Draw,
+    Sampler,
+    SamplerCheckContext,
+    SamplerContext,
+    SamplerSetup,
+    Slot,
+    TaskSampler,
+)
+from platoon.draw.samplers.registry import task_sampler
+from platoon.draw.view import TaskStatsView
+from platoon.rollout.lease import RolloutLease, rollout_lease
+from platoon.stats.passk import informative_at, pass_at
+from platoon.stats.schema import EntryInfo, GroupRecord, MemberResult
+from platoon.stats.store import TaskStatsStore
+from platoon.stats.totals import GroupTotals, TaskStats
+
+__all__ = [
+    "Draw",
+    "EntryInfo",
+    "GroupRecord",
+    "GroupTotals",
+    "MemberResult",
+    "RolloutLease",
+    "Sampler",
+    "SamplerCheckContext",
+    "SamplerContext",
+    "SamplerSetup",
+    "Slot",
+    "TaskSampler",
+    "TaskStats",
+    "TaskStatsStore",
+    "TaskStatsView",
+    "informative_at",
+    "pass_at",
+    "rollout_lease",
+    "task_sampler",
+]
