@@ -35,6 +35,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "optimizer": "Adam",
         "loss_fn": "loss that the service computes",
         "loss_fn_config": "its numbers; a mapping replaces the default whole",
+        "loss_reduction": "how the service sums a loss: over tokens, or as the mean over sequences of token means",
         "lora_rank": "rank of the trained adapter",
         "workflow_config": "how groups are made",
         "max_concurrent_rollouts": "rollouts at once; null: batch_size times group_size",

@@ -66,6 +66,7 @@ class TrainConfig(Section):
     optimizer: AdamParams = AdamParams()
     loss_fn: Text = "cispo"
     loss_fn_config: NumericMap = Field(default_factory=lambda: {"clip_low_threshold": 0.0, "clip_high_threshold": 5.0})
+    loss_reduction: Literal["token_sum", "sequence_mean"] = "token_sum"
     lora_rank: Count = 32
     workflow_config: WorkflowConfig = WorkflowConfig()
     max_concurrent_rollouts: Count | None = None

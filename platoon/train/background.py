@@ -7,11 +7,27 @@ waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def unless(watch: Coroutine[Any, Any, None] | None) -> AsyncIterator[None]:
+    """Run the block in this task. When `watch` fails meanwhile, the block is cancelled and the failure raised."""
+    if watch is None:
+        yield
+        return
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch)
+            yield
+            watching.cancel()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 class Background:

@@ -15,6 +15,7 @@ import httpx
 
 from platoon.config import ConfigError
 from platoon.config.service_address import ServiceAddress
+from platoon.train.quirks import adapters_full
 
 log = logging.getLogger("platoon.service")
 T = TypeVar("T")
@@ -77,6 +78,8 @@ def retryable(error: BaseException) -> bool:
             continue
         if getattr(link, "status_code", None) in FINAL_STATUSES:
             return False
+        if adapters_full(link):
+            return True
         if isinstance(link, tinker.TinkerError | ConnectionError | TimeoutError | httpx.TransportError | ServiceError):
             return True
     return False

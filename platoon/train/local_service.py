@@ -13,7 +13,10 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from platoon.train.threads import in_thread
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -22,12 +25,36 @@ TAIL_LINES = 20
 
 
 class LocalServiceError(RuntimeError):
-    """The embedded service did not start; the text holds the end of its log."""
+    """The embedded service did not start, or ended too early; the text holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class LocalService:
+    """A running embedded service."""
+
+    url: str
+    child: subprocess.Popen[bytes]
+    log: Path
+
+    async def ended(self) -> None:
+        """Wait until it is gone, then raise LocalServiceError: what speaks to it would wait for ever."""
+        code = await in_thread(self.child.wait)
+        raise LocalServiceError(
+            f"the local training service ended with code {code} while the run went on; run the same command again to "
+            f"go on from the newest checkpoint; {_tail(self.log)}"
+        )
 
 
 @asynccontextmanager
 async def local_service(state_dir: Path, model_name: str, *, key: str | None = None) -> AsyncIterator[str]:
-    """The URL of a training service for `model_name` that runs until the block ends.
+    """The URL of a training service for `model_name` that runs until the block ends; see `running_service`."""
+    async with running_service(state_dir, model_name, key=key) as service:
+        yield service.url
+
+
+@asynccontextmanager
+async def running_service(state_dir: Path, model_name: str, *, key: str | None = None) -> AsyncIterator[LocalService]:
+    """A training service for `model_name` that runs until the block ends.
 
     Its output goes to `<state_dir>/service.log`. LocalServiceError when it ends or does not answer within
     `READY_SECONDS`.
@@ -44,7 +71,7 @@ async def local_service(state_dir: Path, model_name: str, *, key: str | None = N
             command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, env=environment
         )
     try:
-        yield await _url(child, ready, log)
+        yield LocalService(await _url(child, ready, log), child, log)
     finally:
         ready.unlink(missing_ok=True)
         await asyncio.to_thread(_stop, child)

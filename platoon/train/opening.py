@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from platoon.config import ConfigError, TrainRun
 from platoon.config.service_address import (
@@ -19,8 +23,8 @@ from platoon.config.service_address import (
     service_address,
 )
 from platoon.train.checkpoints import Checkpoint
-from platoon.train.failures import ServiceError, with_retries
-from platoon.train.local_service import LocalServiceError, local_service
+from platoon.train.failures import ServiceError, service_words, status_of, with_retries
+from platoon.train.local_service import LocalService, LocalServiceError, running_service
 from platoon.train.service import ServiceSession, probe
 
 log = logging.getLogger("platoon.train")
@@ -45,17 +49,29 @@ async def find_service(config: TrainRun, *, resuming: bool) -> ServiceAddress | 
     return address
 
 
+@dataclass(frozen=True)
+class Service:
+    """Where to speak to, and the embedded service behind it if this run started one."""
+
+    address: ServiceAddress
+    local: LocalService | None = None
+
+    def ended(self) -> Coroutine[Any, Any, None] | None:
+        """Fails as soon as the embedded service is gone; None for a remote one, which may come back."""
+        return self.local.ended() if self.local is not None else None
+
+
 async def start_service(
     config: TrainRun, address: ServiceAddress | None, state_dir: Path, stack: AsyncExitStack
-) -> ServiceAddress:
-    """The address to speak to; the embedded service is started first and ends with `stack`."""
+) -> Service:
+    """The service to speak to; the embedded one is started first and ends with `stack`."""
     if address is not None:
-        return address
+        return Service(address)
     try:
-        url = await stack.enter_async_context(local_service(state_dir, config.train.model_name))
+        local = await stack.enter_async_context(running_service(state_dir, config.train.model_name))
     except LocalServiceError as error:
         raise ServiceError(str(error)) from error
-    return ServiceAddress.embedded(url)
+    return Service(ServiceAddress.embedded(local.url), local)
 
 
 async def open_session(
@@ -65,16 +81,25 @@ async def open_session(
 
     None when `stop` was set meanwhile. ConfigError for a refused key and for a model that the service does not have.
     """
+    from tinker import TinkerError
+
     train = config.train
-    session = await with_retries(lambda: ServiceSession.open(address, run=run), address, "a session", stop)
+    try:
+        session = await with_retries(lambda: ServiceSession.open(address, run=run), address, "a session", stop)
+    except (TinkerError, ValueError) as error:
+        if status_of(error) not in (404, 405, 422):
+            raise
+        raise ConfigError(
+            f"tinker_base_url: what answers at {address.origin} does not speak the protocol of tinker "
+            f"{version('tinker')} ({service_words(error, address)}); use a service made for that version of the SDK"
+        ) from error
     if session is None:
         return None
+    session.sequence_mean = train.loss_reduction == "sequence_mean"
     models = await with_retries(session.models, address, "the list of models", stop)
     if models is None:
         return None
-    if models and train.model_name not in models:
-        served = ", ".join(sorted(models))
-        raise ConfigError(f"train.model_name: {train.model_name!r} is not served at {address.origin}; it has {served}")
+    check_model(config, models, address)
 
     async def client() -> bool:
         if resume is not None:
@@ -88,7 +113,41 @@ async def open_session(
 
     if await with_retries(client, address, "a training client", stop) is None:
         return None
+    await check_loss(config, session)
     return session, models.get(train.model_name)
+
+
+def check_model(config: TrainRun, models: Mapping[str, int | None], address: ServiceAddress) -> None:
+    """ConfigError for a model that is not served, or a context longer than it has; warns when nobody says how long."""
+    train = config.train
+    if models and train.model_name not in models:
+        served = ", ".join(sorted(models))
+        raise ConfigError(f"train.model_name: {train.model_name!r} is not served at {address.origin}; it has {served}")
+    length = models.get(train.model_name)
+    if length is None and train.context_window_length is None:
+        log.warning(
+            "the service at %s does not say how long the context of %s is; set train.context_window_length, or a "
+            "prompt that does not fit fails at the service",
+            address.origin,
+            train.model_name,
+        )
+    if length is not None and train.context_window_length is not None and train.context_window_length > length:
+        raise ConfigError(
+            f"train.context_window_length: {train.context_window_length} is more than the {length} tokens that "
+            f"{address.origin} gives {train.model_name}; lower it, or remove the key"
+        )
+
+
+async def check_loss(config: TrainRun, session: ServiceSession) -> None:
+    """Ask for the loss once, without a gradient. ConfigError when the service refuses it, before anything is drawn."""
+    train = config.train
+    try:
+        await session.try_loss(train.loss_fn, train.loss_fn_config, train.forward_backward_timeout_seconds)
+    except ServiceError as error:
+        raise ConfigError(
+            f"train.loss_fn: {session.address.origin} does not compute {train.loss_fn!r} with "
+            f"{dict(train.loss_fn_config)}: {error}; choose another loss or correct train.loss_fn_config"
+        ) from error
 
 
 def sample_timeout_seconds(configured: float | None) -> float:

@@ -24,12 +24,13 @@ from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_p
 from platoon.config.records import check_name
 from platoon.draw.plan import SamplingPlan
 from platoon.train.assembly import Assembly, assemble, either
+from platoon.train.background import unless
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
 from platoon.train.components import start_components
 from platoon.train.environments import Environments
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
 from platoon.train.extensions import TrainingExtensions
-from platoon.train.opening import find_service, open_session, start_service
+from platoon.train.opening import Service, find_service, open_session, start_service
 from platoon.train.planning import plan_tasks
 from platoon.train.records import record_start
 from platoon.train.step import LoopState, Phase, StepReport, direct
@@ -135,12 +136,12 @@ class TrainingRun:
         done = state.train_step - self.plan.start_step
         if self._stop.requested and not state.finished:
             if done > 0:
-                await parts.saver.full(f"{state.train_step:06d}_interrupted", state)
+                await parts.background.race(parts.saver.full(f"{state.train_step:06d}_interrupted", state))
             await parts.background.race(parts.pruned())
             log.info("stopped at step %d of %d (%s)", state.train_step, state.end_step, self._stop.reason)
             return RunResult(self.run_dir, "interrupted", state.train_step, done)
         if done > 0:
-            await parts.saver.full("final", state)
+            await parts.background.race(parts.saver.full("final", state))
         await parts.background.race(parts.pruned())
         log.info("finished: %d of %d steps, results in %s", state.train_step, state.end_step, self.run_dir)
         return RunResult(self.run_dir, "finished", state.train_step, done)
@@ -177,17 +178,27 @@ async def open_training(
             yield TrainingRun(plan, None, stop)
             return
         record_start(loaded, plan, argv, components)
-        address = await start_service(config, address, run_dir / "service", stack)
-        name = "/".join((config.stats.experiment_name, config.stats.trial_name))
-        opened = await open_session(config, address, name, resume, stop.event)
-        if opened is None:
-            yield TrainingRun(plan, None, stop)
-            return
-        session, context_length = opened
-        stack.push_async_callback(session.close)
-        parts = await assemble(plan, loaded, session, context_length, stop, stack)
+        service = await start_service(config, address, run_dir / "service", stack)
+        async with unless(service.ended()):
+            parts = await _open_parts(plan, loaded, service, stop, stack)
+        if parts is not None and (ended := service.ended()) is not None:
+            parts.background.start("service", ended)
         log.info("ready after %.1f s at step %d of %d", time.monotonic() - began, plan.start_step, plan.end_step)
         yield TrainingRun(plan, parts, stop)
+
+
+async def _open_parts(
+    plan: RunPlan, loaded: Loaded, service: Service, stop: StopRequest, stack: AsyncExitStack
+) -> Assembly | None:
+    """The run's parts on a session with the service; None when a stop came first."""
+    stats = plan.config.stats
+    name = "/".join((stats.experiment_name, stats.trial_name))
+    opened = await open_session(plan.config, service.address, name, plan.resume, stop.event)
+    if opened is None:
+        return None
+    session, context_length = opened
+    stack.push_async_callback(session.close)
+    return await assemble(plan, loaded, session, context_length, stop, stack)
 
 
 async def plan_run(config: TrainRun, run_dir: Path, resume: Checkpoint | None) -> RunPlan:

@@ -260,8 +260,9 @@ class StepLoop:
         optim = self._parts.session.submit_optim_step(train.optimizer, work.rate)
         per_microbatch: list[dict[str, float]] = []
         for submission in submissions:
+            lengths = [len(datum.targets_T) for datum in submission.datums]
             logprobs, _ = await self._parts.session.forward_backward_result(
-                submission.future, train.forward_backward_timeout_seconds
+                submission.future, train.forward_backward_timeout_seconds, lengths
             )
             self._parts.recorder.progress()
             found = self._compared(submission.datums, logprobs)
