@@ -38,6 +38,7 @@ _NAMES = {
     "ToolSpec": "platoon.envs.contract",
     "EnvironmentEntry": "platoon.envs.named",
     "FunctionHarness": "platoon.harness.registry",
+    "PlatoonDeprecationWarning": "platoon.config.deprecations",
     "get_harness": "platoon.harness.registry",
     "Outcome": "platoon.rollout.outcome",
     "Task": "platoon.rollout.trajectory",

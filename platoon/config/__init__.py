@@ -3,7 +3,9 @@
 Imports neither torch, tinker nor prefect, and no other room.
 """
 
+from platoon.config.arguments import load_config
 from platoon.config.base import Section, given
+from platoon.config.deprecations import DeprecatedKey, PlatoonDeprecationWarning
 from platoon.config.entries import (
     AgentsConfig,
     EnvironmentConfig,
@@ -15,6 +17,7 @@ from platoon.config.entries import (
 from platoon.config.inference import HostedConfig, InferenceConfig, InferenceWorkflow, PricingConfig
 from platoon.config.layers import lay, rollout_settings
 from platoon.config.load import Loaded, Resolver, add_project_path, load
+from platoon.config.partial import Partial, load_partial
 from platoon.config.problems import ConfigError, Problem
 from platoon.config.rollout import InferenceParams, RolloutConfig, StragglerPolicy, WorkflowConfig
 from platoon.config.run_lock import RunLock
@@ -26,6 +29,7 @@ from platoon.config.runs import (
     run_directory,
     workflow_settings,
 )
+from platoon.config.site import Site
 from platoon.config.training import (
     AdamParams,
     CheckpointConfig,
@@ -37,11 +41,14 @@ from platoon.config.training import (
     WatchdogConfig,
 )
 
+resolve_config = load
+
 __all__ = [
     "AdamParams",
     "AgentsConfig",
     "CheckpointConfig",
     "ConfigError",
+    "DeprecatedKey",
     "EnvironmentConfig",
     "EvalConfig",
     "EvalOverrides",
@@ -52,6 +59,8 @@ __all__ = [
     "InferenceWorkflow",
     "Loaded",
     "OnHarnessExit",
+    "Partial",
+    "PlatoonDeprecationWarning",
     "PlatoonEvalConfig",
     "PlatoonTinkerRLTrainerConfig",
     "PricingConfig",
@@ -61,6 +70,7 @@ __all__ = [
     "RolloutConfig",
     "RunLock",
     "Section",
+    "Site",
     "StatsConfig",
     "StragglerPolicy",
     "TrainConfig",
@@ -74,6 +84,9 @@ __all__ = [
     "given",
     "lay",
     "load",
+    "load_config",
+    "load_partial",
+    "resolve_config",
     "rollout_settings",
     "run_directory",
     "workflow_settings",

@@ -39,8 +39,10 @@ __all__ = [
     "start_records",
     "to_yaml",
     "update_lock",
+    "update_run_lock",
     "write_lock",
     "write_process_record",
+    "write_run_record",
 ]
 LOCK = "lock.json"
 SUPERVISOR = "PLATOON_SUPERVISOR_PID"  # set for the starts of a supervised run
@@ -145,6 +147,12 @@ def write_lock(run_dir: Path, argv: Sequence[str], **records: Any) -> dict[str, 
     return lock
 
 
+def write_run_record(loaded: Loaded, run_dir: Path, argv: Sequence[str] = (), **records: Any) -> None:
+    """Write `config.resolved.yaml` and `lock.json` of a start."""
+    dump_resolved(loaded, run_dir / RESOLVED)
+    write_lock(run_dir, argv, **{**start_records(loaded), **records})
+
+
 def update_lock(run_dir: Path, **records: Any) -> None:
     """Add or replace keys of `lock.json`. Raises ConfigError when there is none to be read."""
     path = run_dir / LOCK
@@ -153,6 +161,9 @@ def update_lock(run_dir: Path, **records: Any) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     write_text(json.dumps({**lock, **records}, indent=2, ensure_ascii=False) + "\n", path)
+
+
+update_run_lock = update_lock
 
 
 def write_process_record(run_dir: Path, command: str) -> None:

@@ -12,11 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from platoon.config import StragglerPolicy, TrainRun, WorkflowConfig
-from platoon.credit import CreditPlugins, CreditSettings, GroupOutput, MemberRollout, credit_group
+from platoon.credit import (
+    CompletionHooks,
+    CreditPlugins,
+    CreditSettings,
+    GroupOutput,
+    MemberRollout,
+    credit_group,
+)
 from platoon.credit.processors import get_reward_processor
 from platoon.draw.pool import PoolRow
 from platoon.gateway import ModelGateway
 from platoon.gateway.server import GatewayServer
+from platoon.hooks import hooks
 from platoon.rollout.episode import Episode, EpisodeRequest, run_episode
 from platoon.rollout.group import run_group
 from platoon.rollout.lease import RolloutLease
@@ -50,7 +58,7 @@ class GroupRolloutWorkflow:
         self.environments = environments
         self.gateway = gateway
         self._server = server
-        plugins = plugins or CreditPlugins()
+        plugins = with_hooks(plugins or CreditPlugins())
         self._plugins = {
             label: replace(plugins, processor=get_reward_processor(one.entry.reward_processor))
             if one.entry.reward_processor is not None
@@ -95,6 +103,14 @@ def straggler_policy(settings: WorkflowConfig, label: str | None) -> StragglerPo
     if settings.straggler_timeout_seconds is None:
         return None
     return StragglerPolicy(timeout_seconds=settings.straggler_timeout_seconds, quorum=settings.straggler_quorum)
+
+
+def with_hooks(plugins: CreditPlugins) -> CreditPlugins:
+    """The plugins with the completion hooks that packages registered, after their own."""
+    own = plugins.hooks
+    errors = (*own.errors, *hooks("trajectory.error_completion_ids"))
+    messages = (*own.message_only, *hooks("trajectory.message_completion_ids"))
+    return replace(plugins, hooks=CompletionHooks(errors, messages))
 
 
 def slug(task_id: str) -> str:

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from platoon.config import ConfigError, Loaded
-from platoon.config.records import (
-    RESOLVED,
-    dump_resolved,
-    start_records,
-    update_lock,
-    write_lock,
-    write_process_record,
-)
+from platoon.config.records import update_lock, write_process_record, write_run_record
 from platoon.extensions.components import Components
 from platoon.render import build_renderer
 from platoon.train.identity import IDENTITY, bind_identity, overlap_warnings, run_identity
@@ -29,11 +22,10 @@ def record_start(loaded: Loaded, plan: RunPlan, argv: Sequence[str], components:
     """Write the records of a start. ConfigError when the run directory belongs to another run, which lock.json then
     says under `resume_refused`, and for a renderer that cannot be built."""
     run_dir = plan.run_dir
-    records: dict[str, Any] = {**start_records(loaded), **components.records(), **_tool_call_parsing(plan)}
+    records: dict[str, Any] = {**components.records(), **_tool_call_parsing(plan)}
     if excluded := plan.train.excluded():
         records["excluded_tasks"] = excluded
-    dump_resolved(loaded, run_dir / RESOLVED)
-    write_lock(run_dir, argv, **records)
+    write_run_record(loaded, run_dir, argv, **records)
     write_process_record(run_dir, "train")
     for warning in overlap_warnings(plan.train, plan.held_out):
         log.warning("%s", warning)
