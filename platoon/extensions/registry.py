@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 from platoon.config.problems import nearest
 from platoon.extensions.boundary import Boundary
 from platoon.extensions.names import import_string
 
 KINDS = ("dataset_loader", "task_loader", "rollout", "reward_processor", "workflow", "trainer_config")
-_MISSING = object()
+_MISSING: Any = object()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,16 @@ def resolve_component(kind: str, reference: Any) -> Any:
     raise ValueError(f"{kind} {reference!r} cannot be imported: {caught.text}") from caught.error
 
 
-def _registrar(kind: str) -> Callable[..., Any]:
+class Register(Protocol):
+    """Registers a component of one kind: a decorator without `value`."""
+
+    @overload
+    def __call__(self, name: str, *, exist_ok: bool = False, **metadata: Any) -> Callable[[T], T]: ...
+    @overload
+    def __call__(self, name: str, value: T, *, exist_ok: bool = False, **metadata: Any) -> T: ...
+
+
+def _registrar(kind: str) -> Register:
     def register(name: str, value: Any = _MISSING, *, exist_ok: bool = False, **metadata: Any) -> Any:
         return register_component(kind, name, value, exist_ok=exist_ok, **metadata)
 
