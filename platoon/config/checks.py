@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from platoon.config.base import given
-from platoon.config.entries import CORE_ADMISSIONS, CORE_SAMPLERS, EnvironmentConfig
+from platoon.config.entries import EnvironmentConfig
 from platoon.config.layers import entry_training_settings, evaluation_settings
 from platoon.config.problems import KeyPath, Problem, show
 from platoon.config.rollout import WorkflowConfig
@@ -68,18 +68,6 @@ def training_run(config: TrainRun) -> Iterator[Problem]:
 
 def _samplers(config: TrainRun) -> Iterator[Problem]:
     train = config.train
-    packaged = any(entry.package for entry in config.environments)
-    named: list[tuple[KeyPath, str | None, tuple[str, ...]]] = [
-        (("train", "task_sampler"), train.task_sampler, CORE_SAMPLERS),
-        (("train", "group_admission"), train.group_admission, CORE_ADMISSIONS),
-    ]
-    for index, entry in enumerate(config.environments):
-        named.append((("environments", index, "task_sampler"), entry.task_sampler, CORE_SAMPLERS))
-        named.append((("environments", index, "group_admission"), entry.group_admission, CORE_ADMISSIONS))
-    for path, name, core in named:
-        if name is not None and name not in core and ":" not in name and not packaged:
-            text = f"{name!r} is none of {', '.join(core)}, and no entry names a package that could define it"
-            yield Problem(path, text)
     if train.task_sampler in ("auto", "weighted", "uniform") and train.task_sampler_options:
         yield Problem(("train", "task_sampler_options"), f"the sampler {train.task_sampler} takes no options")
     if train.group_admission == "all" and train.group_admission_options:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from platoon.config import Loaded, TrainRun
-from platoon.config.problems import ConfigError
+from platoon.config.problems import ConfigError, Problem
 from platoon.credit.processors import get_reward_processor
+from platoon.draw.samplers.checks import check_sampling
 from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed
 from platoon.rollout.components import Phase, resolve_entries
+from platoon.train.environments import sampling_settings
 
 
 def resolve_components(config: TrainRun) -> Components:
@@ -15,6 +17,8 @@ def resolve_components(config: TrainRun) -> Components:
     phases: tuple[Phase, ...] = ("train", "eval") if config.eval.every else ("train",)
     found = resolve_entries(config.environments, phases)
     _reward_processors(config, found)
+    if not any(problem.path[-1] == "package" for problem in found.problems):
+        _samplers(config, found)
     return found
 
 
@@ -36,6 +40,25 @@ def _reward_processors(config: TrainRun, found: Components) -> None:
             found.refuse(("environments", index, "reward_processor"), str(error))
             continue
         found.add("reward_processor", reference, source=_processor_source(reference), label=entry.label)
+
+
+def _samplers(config: TrainRun, found: Components) -> None:
+    try:
+        samplers = check_sampling(sampling_settings(config))
+    except ConfigError as error:
+        found.problems += [Problem((), text) for text in error.problems]
+        return
+    options = {entry.label: entry.task_sampler_options for entry in config.environments}
+    for label, sampler in samplers.items():
+        recorded = sampler.recorded(config.train.task_sampler_options if label is None else options[label])
+        found.add(
+            "task_sampler",
+            sampler.ref,
+            source=sampler.source,
+            label=label,
+            level="run" if label is None else "entry",
+            options={"train": recorded} if label is None and recorded else recorded,
+        )
 
 
 def _processor_source(reference: str) -> str:

@@ -124,6 +124,7 @@ def test_validate_reports_every_file(config: Path, capsys: pytest.CaptureFixture
     [
         ("environments.0.harness=platoon-reakt", "platoon-reakt"),
         ("environments.0.package=no_such_package_here", "cannot import no_such_package_here"),
+        ("environments.0.program=sinlge", "did you mean single"),
         ("environments.0.env=platoon-number-serch", "platoon-number-serch"),
         ("environments.0.dataset_kwargs={limt: 3}", "limt"),
     ],
@@ -137,6 +138,36 @@ def test_validate_looks_components_up(
     assert reason in out
     if "env=" not in change:
         assert run(["config", "validate", "--no-resolve", str(config), change]) == 0
+
+
+def test_validate_looks_up_what_acts_on_the_whole_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "validate", str(config), "train.task_sampler=pass_rte"]) == 78
+    assert "train.task_sampler: 'pass_rte' is not known; did you mean 'pass_rate'?" in capsys.readouterr().out
+    options = "train.task_sampler_options={explore: 3}"
+    assert run(["config", "validate", str(config), "train.task_sampler=pass_rate", options]) == 78
+    assert "train.task_sampler_options.explore: must be between 0 and 1" in capsys.readouterr().out
+
+
+def test_validate_prints_the_plan_and_refuses_what_training_refuses(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixture = "environments+={name: b, env: platoon-number-search, harness: platoon-react, weight: tasks}"
+    argv = ["config", "validate", "--tasks", str(config), "train.max_training_steps=5"]
+    assert run([*argv, "environments.0.name=a", mixture, "eval.every=1"]) == 0
+    out = capsys.readouterr().out
+    assert "sampling: 100000 tasks" in out
+    assert "b: 50000 tasks, weight tasks, share 50.0%" in out
+    assert "evaluation: 1000 tasks of a" in out
+    for change, text in (
+        ("environments.0.dataset_kwargs={limit: 3}", "train.batch_size: 32 is more than the 3 training tasks"),
+        ("environments.0.exclude_tasks=[nothing]", "no task is named 'nothing'"),
+        ("environments.0.dataset_kwargs={split_name: dev}", "dev"),
+        ("train.label_by=colour", "train.label_by"),
+    ):
+        assert run([*argv, change]) == 78
+        out = capsys.readouterr().out
+        assert out.startswith(f"FAIL {config}\n")
+        assert text in out
 
 
 def test_a_projects_modules_are_found_beside_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

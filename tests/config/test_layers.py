@@ -150,7 +150,6 @@ def test_an_evaluations_layers() -> None:
         ({}, {"group_admission_options": {"a": 1}}, "needs the entry's own group_admission"),
         ({"task_sampler": "uniform"}, {"weight": 2}, "draws over all entries"),
         ({"task_sampler": "uniform"}, {"task_sampler": "uniform"}, "draws over all entries"),
-        ({"task_sampler": "mine"}, {}, "no entry names a package"),
         (
             {"workflow_config": {"straggler_policies": {"default": {"timeout_seconds": 1, "quorum": 9}}}},
             {},
