@@ -108,12 +108,12 @@ class Layer:
 
 
 async def whole(receive: Receive) -> bytes:
-    body = b""
+    parts: list[bytes] = []
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        parts.append(message.get("body", b""))
         if not message.get("more_body"):
-            return body
+            return b"".join(parts)
 
 
 async def answer(send: Send, status: int, data: dict[str, Any]) -> None:

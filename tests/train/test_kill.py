@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from platoon.testing.audit import audit_run
+from platoon.testing.recompute import statistics_problems
 from tests.train.running import finish, kill_when, lines, run_dir, start, weights
 
 EVENTS_OF_A_RUN = 18 * 3 + 7  # draw, settle and fate of 18 positions; starts and saves
@@ -37,4 +38,5 @@ def test_killed_run_ends_like_an_undisturbed_one(seed: int, undisturbed: dict[st
     assert audit.problems == []
     assert audit.fates == dict.fromkeys(range(18), "consumed")
     assert audit.starts == 1 + kills
+    assert statistics_problems(directory) == []
     assert weights(directory) == undisturbed
