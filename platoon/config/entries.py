@@ -13,6 +13,11 @@ from platoon.config.problems import Problem, show
 from platoon.config.rollout import EntryWorkflow
 
 Ending = Literal["grade", "exclude"]
+_HARBOR_REMOVED = {
+    "cache": "set cache in the site profile",
+    "image_map": "images are kept below the site profile's cache",
+    "toolchain_root": "toolchains are kept below the site profile's cache",
+}
 CORE_SAMPLERS = ("auto", "weighted", "uniform", "pass_rate")
 CORE_ADMISSIONS = ("all", "informative")
 
@@ -133,6 +138,9 @@ class EnvironmentConfig(Section):
             yield Problem(("name",), f"must not contain '::', which divides it from a task id; got {self.name!r}")
         if self.harness is not None and self.service is None and self.env is None and self.rollout is None:
             yield Problem(("harness",), "needs a service (or env) to play", (("service",), ("env",)))
+        if self.service == "harbor":
+            for key in _HARBOR_REMOVED.keys() & self.service_kwargs.keys():
+                yield Problem(("service_kwargs", key), f"platoon 0.3.0 removed it; {_HARBOR_REMOVED[key]}")
         if self.task_sampler in ("auto", "weighted"):
             text = f"{self.task_sampler} is a sampler of the whole run; set train.task_sampler"
             yield Problem(("task_sampler",), text)

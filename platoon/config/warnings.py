@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from platoon.config.base import given
 from platoon.config.effective import effective_settings
 from platoon.config.runs import EvalRun, TrainRun
+from platoon.config.training import LABEL_COLUMN
 
 
 def load_warnings(config: TrainRun | EvalRun) -> list[str]:
@@ -25,6 +26,10 @@ def _training(config: TrainRun) -> Iterator[str]:
         at = f"environments.{index}"
         if given(entry.workflow_config).get("group_size") == 1:
             yield f"{at}.workflow_config.group_size: a group of 1 has no baseline; its rollouts never train"
+        limited = config.train.label_by != LABEL_COLUMN or entry.label in config.train.rollout_group_limits
+        if entry.max_staleness not in (None, config.train.max_staleness) and not limited:
+            text = f"without a limit train.rollout_group_limits.{entry.label} its old groups can fill all permits"
+            yield f"{at}.max_staleness: {text}"
         if not config.eval.every:
             continue
         for setting in effective_settings(config, entry, "eval"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -109,6 +109,69 @@ def test_the_last_layer_that_gives_a_key_wins(layers: list[dict[str, Any]]) -> N
         assert getattr(laid, key) == wanted
     steps = [layer["rollout_config"] for layer in layers if "max_steps" in layer.get("rollout_config", {})]
     assert laid.rollout_config.max_steps == (steps[-1]["max_steps"] if steps else None)
+
+
+SAMPLING = st.fixed_dictionaries(
+    {}, optional={"temperature": st.none() | st.floats(0, 2), "top_k": st.none() | st.integers(1, 9)}
+)
+ENTRY_ROLLOUT = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_steps": st.none() | st.integers(1, 9),
+        "timeout": st.none() | st.integers(1, 9),
+        "extra": st.dictionaries(st.sampled_from("ab"), st.none() | st.integers(), max_size=2),
+        "inference_params": SAMPLING,
+    },
+)
+OWN = {"group_size": st.integers(1, 9), "filter_errors": st.booleans(), "leave_one_out_baseline": st.booleans()}
+ENTRY_WORKFLOW = st.fixed_dictionaries({}, optional={**OWN, "rollout_config": ENTRY_ROLLOUT})
+RUN_WORKFLOW = st.fixed_dictionaries(
+    {},
+    optional={
+        **OWN,
+        "filter_zero_advantage_datums": st.booleans(),
+        "rollout_config": ENTRY_ROLLOUT,
+    },
+)
+SECTIONS = ("rollout_config", "inference_params")
+
+
+def flat(layer: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A layer as dotted paths to the values that replace; `extra` replaces whole."""
+    paths: dict[str, Any] = {}
+    for key, value in layer.items():
+        if key in SECTIONS:
+            paths |= flat(value, f"{prefix}{key}.")
+        else:
+            paths[prefix + key] = value
+    return paths
+
+
+def reference(phase: str, run: Any, entry: Any, evaluation: Any, overrides: Any) -> dict[str, Any]:
+    """The settings of an entry, worked out path by path from the documented order of layers."""
+    defaults = flat(WorkflowConfig().model_dump())
+    training = {**defaults, **flat(run), **flat(entry)}
+    if phase == "train":
+        return training
+    base = {**defaults, "group_size": 1, "filter_errors": False, "filter_zero_advantage_datums": False}
+    lent = {path: value for path, value in training.items() if path.startswith(("rollout_config.", "worker_"))}
+    return {**base, **lent, **flat(evaluation), **flat(overrides)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(RUN_WORKFLOW, ENTRY_WORKFLOW, RUN_WORKFLOW, ENTRY_WORKFLOW)
+def test_laying_equals_working_it_out_path_by_path(run: Any, entry: Any, evaluation: Any, overrides: Any) -> None:
+    config = build(
+        train={"model_name": "m", "renderer_name": "r", "workflow_config": run, "max_concurrent_rollouts": 99},
+        eval={"workflow_config": evaluation},
+        environments=[{"workflow_config": entry, "eval_overrides": {"workflow_config": overrides}}],
+    )
+    before = config.model_dump()
+    phases: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    for phase in phases:
+        laid = flat(workflow_settings(config, config.environments[0], phase).model_dump())
+        assert laid == reference(phase, run, entry, evaluation, overrides)
+    assert config.model_dump() == before
 
 
 def test_models_are_frozen() -> None:

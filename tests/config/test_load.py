@@ -222,6 +222,13 @@ REMOVED = [
     ("checkpoint.strategy", "none", "every: 0"),
     ("train.task_order", "x", "train.task_sampler"),
     ("train.hosted", {}, "hosted models only evaluate"),
+    ("train.backend", "x", "hosted models only evaluate"),
+    ("eval.hosted", {}, "hosted models only evaluate"),
+    ("eval.backend", "x", "hosted models only evaluate"),
+    ("hosted", {}, "hosted models only evaluate"),
+    ("environments.0.eval_overrides.inference_params", {}, "rollout_config.inference_params"),
+    ("environments.0.eval_overrides.group_size", 2, "workflow_config.group_size"),
+    ("environments.0.eval_overrides.dataset_kwargs", {}, "eval_dataset_kwargs"),
     ("train.on_stale", "x", "train.max_staleness"),
     ("train.refill.when_short", "x", "max_groups_per_step"),
     ("eval.sample_timeout_seconds", 1, "train.sample_timeout_seconds"),
@@ -238,6 +245,29 @@ def test_a_removed_or_misplaced_key_names_its_replacement(write: Write, key: str
     (problem,) = caught.value.problems
     assert problem.startswith(f"{key}: ")
     assert remedy in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("cache", "cache in the site profile"),
+        ("image_map", "the site profile's cache"),
+        ("toolchain_root", "the site profile's cache"),
+    ],
+)
+def test_what_harbor_entries_no_longer_take(write: Write, key: str, remedy: str) -> None:
+    entry = {"service": "harbor", "service_kwargs": {key: "/x"}}
+    (problem,) = refuse(write({**MINIMAL, "environments": [entry]}))
+    assert problem.startswith(f"environments.0.service_kwargs.{key}: platoon 0.3.0 removed it; ")
+    assert remedy in problem
+
+
+def test_a_hosted_model_is_written_one_way(write: Write) -> None:
+    for key in ("kind", "require_api_key", "headers", "headers_env", "extra_body", "drop_params"):
+        hosted = {"base_url": "http://h/v1", key: "x"}
+        problems = refuse(write({"inference": {"model_name": "m", "hosted": hosted}}))
+        assert any("a hosted model takes base_url and api_key_env" in problem for problem in problems)
+    assert "write hosted: {base_url" in refuse(write({"inference": {"model_name": "m", "backend": "x"}}))[0]
 
 
 def test_the_kind_of_a_file(write: Write) -> None:

@@ -6,14 +6,16 @@ import copy
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platoon.config import ConfigError, load
+from platoon.config import ConfigError, EvalRun, Section, TrainRun, load
 from platoon.config.records import RESOLVED, dump_resolved
+from platoon.config.schema import members, section_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text(max_size=12),
@@ -91,6 +93,83 @@ def given_keys(config: Any) -> Any:
         return [given_keys(item) for item in config] if isinstance(config, tuple) else None
     keys = config.model_fields_set - {"log_path", "api_key", "eval"}
     return {key: given_keys(getattr(config, key)) for key in sorted(keys)}
+
+
+def nullable(section: type[Section], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The path of every key below a section that may be null; entries of a list count as the first one."""
+    found: list[tuple[str, ...]] = []
+    for key, field in section.model_fields.items():
+        kinds = members(field.annotation)
+        below = section_of(field.annotation)
+        if type(None) in kinds:
+            found.append((*path, key))
+        if below is not None:
+            found += nullable(below, (*path, key))
+        elif get_origin(kinds[0]) is tuple and section_of(get_args(kinds[0])[0]) is not None:
+            item = section_of(get_args(kinds[0])[0])
+            assert item is not None
+            found += nullable(item, (*path, key, "0"))
+    return found
+
+
+NULLABLE = [
+    (root, path)
+    for root in (TrainRun, EvalRun)
+    for path in nullable(root)
+    if path[:2] != ("inference", "hosted") or len(path) == 2  # a section of its own, with required keys
+]
+
+
+def test_null_is_found_everywhere() -> None:
+    paths = {".".join(path) for _, path in NULLABLE}
+    assert len(paths) > 70
+    assert {"train.num_epochs", "environments.0.harness", "inference.hosted", "stats.wandb.notes"} <= paths
+
+
+@pytest.mark.parametrize(("root", "path"), NULLABLE, ids=lambda value: ".".join(value) if type(value) is tuple else "")
+def test_null_in_every_key_that_takes_it_survives_the_resolved_file(
+    root: type[Section], path: tuple[str, ...], tmp_path: Path
+) -> None:
+    section = {"train": {"model_name": "m", "renderer_name": "r"}}
+    data = section if root is TrainRun else {"inference": {"model_name": "m"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**data, "environments": [{}]}), encoding="utf-8")
+    key = ".".join(path)
+    by_text, by_mapping = load(tmp_path / "run.yaml", [f"{key}=null"]), load(tmp_path / "run.yaml", {key: None})
+    assert by_text.data == by_mapping.data
+    dump_resolved(by_text, tmp_path / "out" / RESOLVED)
+    again = load(tmp_path / "out" / RESOLVED)
+    value: Any = again.data
+    for part in path:
+        value = value[int(part) if isinstance(value, list) else part]
+    assert value is None
+    ours, theirs = again.config.model_dump(), by_text.config.model_dump()
+    for dumped in (ours, theirs):
+        dumped.pop("log_path", None)
+    assert ours == theirs
+
+
+ODD = st.text(max_size=10) | st.sampled_from(
+    ["null", "true", "1e5", "[a]", "a: b", "05", "~", "no", "0x1f", "1:30", "*a"]
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(ODD, ODD)
+def test_odd_texts_survive_the_resolved_file(note: str, extra: str) -> None:
+    values = {
+        "stats.wandb.notes": note,
+        "train.renderer_kwargs.x": extra,
+        "environments.0.exclude_tasks": [f"t{note}t"],
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "run.yaml"
+        path.write_text("train: {model_name: m, renderer_name: r}\nenvironments: [{}]\n", encoding="utf-8")
+        loaded = load(path, values)
+        dump_resolved(loaded, Path(directory) / "out" / RESOLVED)
+        again = load(Path(directory) / "out" / RESOLVED)
+    assert again.train_config.stats.wandb.notes == note
+    assert again.train_config.train.renderer_kwargs == {"x": extra}
+    assert again.config.environments == loaded.config.environments
 
 
 BASE: dict[str, Any] = {

@@ -75,6 +75,7 @@ def test_warnings_name_what_is_probably_not_meant() -> None:
     run = TrainRun.model_validate(RUN)
     assert [text.partition(":")[0] for text in load_warnings(run)] == [
         "environments.0.workflow_config.group_size",
+        "environments.0.max_staleness",
         "environments.0.workflow_config.rollout_config.max_steps",
     ]
     assert load_warnings(TrainRun.model_validate(MINIMAL)) == []
