@@ -3,6 +3,14 @@
 Importing this module is cheap: it needs neither a training service nor a data set library.
 """
 
+from platoon.draw.admission.contract import (
+    Admission,
+    AdmissionCheckContext,
+    AdmissionRule,
+    AdmissionSetup,
+    GroupAdmission,
+)
+from platoon.draw.admission.rules import group_admission
 from platoon.draw.samplers.contract import (
     Draw,
     Sampler,
@@ -21,8 +29,13 @@ from platoon.stats.store import TaskStatsStore
 from platoon.stats.totals import GroupTotals, TaskStats
 
 __all__ = [
+    "Admission",
+    "AdmissionCheckContext",
+    "AdmissionRule",
+    "AdmissionSetup",
     "Draw",
     "EntryInfo",
+    "GroupAdmission",
     "GroupRecord",
     "GroupTotals",
     "MemberResult",
@@ -36,6 +49,7 @@ __all__ = [
     "TaskStats",
     "TaskStatsStore",
     "TaskStatsView",
+    "group_admission",
     "informative_at",
     "pass_at",
     "rollout_lease",

@@ -22,7 +22,6 @@ class Unbuilt:
 
 
 _PROCESS = "running rollouts in worker processes"
-_ADMISSION = "admitting groups by a rule"
 _LOADERS = "loading tasks or playing rollouts by functions of your own"
 _AGENTS = "sub-agents"
 _WORKER_DEFAULTS: dict[str, Any] = {
@@ -61,9 +60,6 @@ def _of_rollouts(places: tuple[str, ...]) -> tuple[Unbuilt, ...]:
 
 TRAIN: tuple[Unbuilt, ...] = (
     *(Unbuilt(f"{at}.{key}", _PROCESS, (value,)) for at in _RUN_WORKFLOWS for key, value in _WORKER_DEFAULTS.items()),
-    Unbuilt("train.group_admission", _ADMISSION, ("all",)),
-    Unbuilt("train.group_admission_options", _ADMISSION, ({},)),
-    Unbuilt("train.refill.max_groups_per_step", _ADMISSION, (3.0,)),
     Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
     *_of_rollouts(_ROLLOUTS),
 )
@@ -75,8 +71,6 @@ EVAL: tuple[Unbuilt, ...] = (
     Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),
 )
 ENTRIES: tuple[Unbuilt, ...] = (
-    Unbuilt("environments.*.group_admission", _ADMISSION, (None, "all")),
-    Unbuilt("environments.*.group_admission_options", _ADMISSION, ({},)),
     *(
         Unbuilt(f"environments.*.{key}", _LOADERS)
         for key in ("dataset_loader", "eval_dataset_loader", "task_loader", "rollout", "eval_rollout")

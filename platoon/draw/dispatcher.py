@@ -329,6 +329,11 @@ class Dispatcher:
         return self.places.running
 
     @property
+    def counted(self) -> int:
+        """Groups that the current step took, whatever became of them."""
+        return self.places.counted
+
+    @property
     def closed(self) -> bool:
         """The current step counted as many groups as it may: it trains what it has."""
         return self.places.closed

@@ -22,9 +22,7 @@ def fingerprint(
     slots = settings.hands_slots
     own = [entry.label for entry in settings.entries if not entry.plain]
     custom = name not in SAMPLERS.core
-    seeds = (
-        name == "weighted" or (name == "auto" and len(settings.entries) > 1) or bool(own) or custom
-    )
+    seeds = name == "weighted" or (name == "auto" and len(settings.entries) > 1) or bool(own) or custom
     entries: dict[str, Any] = {}
     for entry in settings.entries:
         ids = pool.task_ids(entry.label)

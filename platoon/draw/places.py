@@ -67,6 +67,10 @@ class Places:
         return self._counted + self.pipeline + self._loose >= cap
 
     @property
+    def counted(self) -> int:
+        return self._counted
+
+    @property
     def closed(self) -> bool:
         cap = self._bounds.cap
         return cap is not None and self._counted >= cap

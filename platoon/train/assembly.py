@@ -26,6 +26,7 @@ from platoon.stats.events import EventLog
 from platoon.stats.metrics import label_prefixes
 from platoon.stats.schema import EntryInfo
 from platoon.stats.store import TaskStatsStore
+from platoon.train.admitting import AdmissionMetrics, admit_hook
 from platoon.train.background import Background
 from platoon.train.checkpoints import Checkpoint
 from platoon.train.client_metrics import CallTimes, ProcessUse
@@ -38,7 +39,7 @@ from platoon.train.pruning import Pruner, PrunerParts, Rules
 from platoon.train.recorder import Recorder, RecorderParts, Tables
 from platoon.train.resume import Restored, restore_draws, restore_statistics
 from platoon.train.saving import Cadence, Saver, SaverParts
-from platoon.train.scheduling import driver_options, open_dispatcher
+from platoon.train.scheduling import driver_options, open_dispatcher, open_gate
 from platoon.train.service import ServiceSession, TinkerSampler
 from platoon.train.sinks import Progress, Sink, WandbSink
 from platoon.train.step import LoopState, StepLoop, StepParts
@@ -203,6 +204,8 @@ class _Assembler:
     ) -> Recorder:
         prefixes = label_prefixes((row.label for row in self.plan.train.pool.rows), store.column)
         held_out = self.plan.held_out.pool.rows if self.plan.held_out is not None else ()
+        gate = open_gate(self.plan, store, driver.dispatcher)
+        admission = AdmissionMetrics(gate, self.train.batch_size, prefixes) if gate is not None else None
         resumed = self.plan.resume.wandb_run_id if self.plan.resume is not None else None
         wandb = WandbSink.open(self.config, self.plan.run_dir, split_secrets(self.loaded.data)[0], resumed)
         sinks: list[Sink] = [Progress(self.plan.end_step, self.plan.start_step)]
@@ -225,7 +228,9 @@ class _Assembler:
                 store=store,
                 tables=tables,
                 events=EventLog(self.plan.run_dir / "tasks" / "events.jsonl"),
-                step_metrics=StepMetrics(self.config, store, driver, prefixes, self.plan.sampling.batches, self._cuts),
+                step_metrics=StepMetrics(
+                    self.config, store, driver, prefixes, self.plan.sampling.batches, self._cuts, admission
+                ),
                 evaluation_metrics=EvaluationMetrics(label_prefixes(row.label for row in held_out)),
                 sinks=sinks,
                 wandb_run_id=lambda: wandb.run_id if wandb is not None else None,
@@ -233,6 +238,7 @@ class _Assembler:
                 gauges=self._gauges,
                 after_step=after_step,
                 observe=driver.dispatcher.sampling.observe,
+                admit=admit_hook(gate, store.column) if gate is not None else lambda settled: None,
                 first_update=first_update,
             )
         )

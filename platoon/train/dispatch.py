@@ -13,9 +13,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from platoon.draw.admission.gate import Ruling
 from platoon.draw.dispatcher import Dispatcher
 from platoon.draw.permits import PermitPool
 from platoon.draw.pool import PoolRow
@@ -43,12 +44,18 @@ RunGroup = Callable[[Draw, PoolRow, RolloutLease], Awaitable[OutputT | None]]
 
 @dataclass(frozen=True)
 class Settled(Generic[OutputT]):
-    """A group whose workflow ended. `error` says why there is no output; exactly one of the two is None."""
+    """A group whose workflow ended. `error` says why there is no output; exactly one of the two is None.
+
+    `ruling`: what an admission rule said of it. `marker`: it was turned away and has its fate; its output only brings
+    statistics.
+    """
 
     draw: Draw
     output: OutputT | None
     error: str | None
     seconds: float
+    ruling: Ruling | None = None
+    marker: bool = False
 
     @property
     def key(self) -> Key:
@@ -81,6 +88,8 @@ class DispatchHooks(Generic[OutputT]):
     """Called at once, in order, on the run's loop. They must not raise: what they raise ends the run.
 
     `before_decision`: an adaptive sampler is about to be asked; the statistics must be up to date.
+    `admit`: what a rule says of a settled group, None without rules. `emptied`: a rejected output without its datums,
+    and whether it had any.
     """
 
     on_draw: Callable[[Draw], None] = lambda draw: None
@@ -88,6 +97,8 @@ class DispatchHooks(Generic[OutputT]):
     on_fate: Callable[[Key, Fate], None] = lambda key, fate: None
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
     before_decision: Callable[[], None] = lambda: None
+    admit: Callable[[Settled[OutputT]], Ruling | None] = lambda settled: None
+    emptied: Callable[[OutputT], tuple[OutputT, bool]] = lambda output: (output, True)
 
 
 @dataclass(frozen=True)
@@ -314,16 +325,34 @@ class DispatchDriver(Generic[OutputT]):
         if settled.error is not None:
             logger.error("group %s of task %s failed: %s", settled.key, settled.draw.task_id, settled.error)
         self.hooks.on_settle(settled)
-        self.dispatcher.settled(settled.key)
-        self._results[settled.key] = settled
+        ruling = self.hooks.admit(settled)
+        if ruling is None or ruling.admit:
+            settled = replace(settled, ruling=ruling)
+            self.dispatcher.settled(settled.key)
+            self._results[settled.key] = settled
+        else:
+            settled = self._rejected(settled, ruling)
         self._queue.append(settled)
         self._arrived.set()
         self._wake.set()
 
+    def _rejected(self, settled: Settled[OutputT], ruling: Ruling) -> Settled[OutputT]:
+        """The group has its fate at once; a marker without its datums goes to the next step."""
+        output, carried = settled.output, False
+        if output is not None:
+            output, carried = self.hooks.emptied(output)
+        fate: Fate = "failed" if settled.output is None else "rejected"
+        self._report(self.dispatcher.rejected(settled.key, fate, ruling.rule, ruling.reason, held=not carried))
+        return replace(settled, output=output, ruling=ruling, marker=True)
+
     # -- the train loop's side
 
-    async def take(self, *, interruptible: bool = True) -> Settled[OutputT]:
-        """The next settled group, in completion order.
+    async def take(
+        self, *, interruptible: bool = True, fills: Callable[[Settled[OutputT]], bool] = lambda settled: True
+    ) -> Settled[OutputT]:
+        """The next settled group, in completion order; without yielding when there is one.
+
+        `fills`: whether it fills one of the step's places.
 
         Raises StopRequested when a stop was asked for and the step may still be dropped (`interruptible`), DriverEnded
         when no result can come any more.
@@ -338,7 +367,7 @@ class DispatchDriver(Generic[OutputT]):
                 raise StopRequested
             if self._queue:
                 settled = self._queue.popleft()
-                self.dispatcher.dequeued(settled.key)
+                self.dispatcher.dequeued(settled.key, fills=fills(settled))
                 self._wake.set()
                 self.traffic.takes.add(self._clock() - since)
                 return settled

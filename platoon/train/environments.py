@@ -12,6 +12,7 @@ from typing import Any
 
 from platoon.config import ConfigError, EnvironmentConfig, TrainRun, WorkflowConfig, workflow_settings
 from platoon.credit.processors import get_reward_processor
+from platoon.draw.admission.gate import check_admission
 from platoon.draw.labels import label_problems
 from platoon.draw.pool import ENVIRONMENT_COLUMN, TaskPool, build_pool
 from platoon.draw.samplers.checks import check_sampling
@@ -20,6 +21,7 @@ from platoon.envs.contract import EnvironmentService
 from platoon.envs.listing import Listing, Phase, list_entry
 from platoon.envs.services import shared_service
 from platoon.rollout.route import Route, build_route
+from platoon.train.admitting import admission_settings
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ async def open_environments(config: TrainRun, phase: Phase) -> Environments:
 
 
 def sampling_settings(config: TrainRun) -> SamplingSettings:
-    """What the config says about the order of draws. ConfigError for a sampler that is not known or does not do."""
+    """What the config says about the order of draws. ConfigError for a sampler or rule that does not do."""
     settings = SamplingSettings(
         batch_size=config.train.batch_size,
         entries=tuple(
@@ -125,4 +127,5 @@ def sampling_settings(config: TrainRun) -> SamplingSettings:
         label_by=config.train.label_by or ENVIRONMENT_COLUMN,
     )
     check_sampling(settings)
+    check_admission(admission_settings(config), settings)
     return settings

@@ -28,6 +28,7 @@ from platoon.stats.metrics import (
 )
 from platoon.stats.store import TaskStatsStore
 from platoon.stats.tracker import Tracker
+from platoon.train.admitting import AdmissionMetrics
 from platoon.train.dispatch import DispatchDriver, Settled
 from platoon.train.evaluation import Evaluated
 from platoon.train.recorded_groups import group_record
@@ -50,6 +51,7 @@ class StepMetrics:
     prefixes: Mapping[str, str]
     batches: int
     cuts: Callable[[Draw], bool] = lambda draw: False
+    admission: AdmissionMetrics | None = None
     clock: Callable[[], float] = time.monotonic
     _keys: RewardKeys = field(default_factory=RewardKeys)
     _label_keys: RewardKeys = field(default_factory=RewardKeys)
@@ -62,6 +64,7 @@ class StepMetrics:
         """Everything that is logged for a committed step; keys as users know them."""
         items = [self._item(settled, work) for settled in work.groups]
         submitted = SubmittedBatch(work.datums, work.attention_tokens, work.action_tokens)
+        sampled = self.driver.traffic.sampled(self.driver.dispatcher.owed())
         train: dict[str, float] = {
             **batch_metrics(items, self._keys, updates=work.updates),
             **label_metrics(items, self.prefixes, self._label_keys),
@@ -71,7 +74,8 @@ class StepMetrics:
             **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
             **self._parked(),
             **self.driver.blocked_shares(),
-            **self.driver.traffic.sampled(self.driver.dispatcher.owed()),
+            **sampled,
+            **self._admission(work, items, sampled["sampler/draws"]),
             **self.driver.dispatcher.sampling.metrics(),
             **self._predicted(work),
             "total_datums_per_batch": work.consumed_datums,
@@ -91,6 +95,11 @@ class StepMetrics:
         found["time/elapsed_seconds"] = self.clock() - self._began
         self._stale.step(sum(item.stale for item in items), sum(item.output is not None for item in items), found)
         return found
+
+    def _admission(self, work: StepWork, items: Sequence[Dequeued], draws: float) -> dict[str, float]:
+        if self.admission is None:
+            return {}
+        return self.admission.of(work.groups, items, counted=work.counted, draws=draws)
 
     def _workload(self, items: Sequence[Dequeued], submitted: SubmittedBatch) -> dict[str, float]:
         """Nothing (warned) when more was sent than rollouts made, as a transform that adds datums does."""
@@ -139,8 +148,8 @@ class StepMetrics:
 
     def _item(self, settled: Settled[GroupOutput], work: StepWork) -> Dequeued:
         record = group_record(settled, self.store.column)
-        stale = work.fates[settled.key] == "stale"
-        return Dequeued(settled.output, record, stale, threshold=self.store.threshold(record.entry))
+        stale = work.fates.get(settled.key) == "stale"
+        return Dequeued(settled.output, record, stale, settled.marker, threshold=self.store.threshold(record.entry))
 
     def _tracked(self, work: StepWork) -> Tracker:
         tracker = Tracker("train")
@@ -156,7 +165,7 @@ class StepMetrics:
             if self.cuts(settled.draw):
                 cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
                 tracker.scalar({"straggler_cancelled": float(cut)})
-            if work.fates[settled.key] == "stale":
+            if work.fates.get(settled.key) == "stale":
                 tracker.scalar({"stale_rollouts": 1.0})
         return tracker
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from platoon.config import ConfigError, TrainRun
 from platoon.draw.plan import Duration, SamplingPlan, plan_lines, plan_warnings, sampling_plan
+from platoon.train.admitting import admission_lines
 from platoon.train.environments import Environments, open_environments, sampling_settings
+from platoon.train.scheduling import dispatch_warnings
 
 
 @dataclass(frozen=True)
@@ -36,5 +38,6 @@ async def plan_tasks(config: TrainRun) -> Planned:
         )
     interval = config.eval.interval(sampling.batches)
     held_out = await open_environments(config, "eval") if interval else None
-    warnings = tuple(plan_warnings(sampling))
-    return Planned(train, held_out, sampling, interval, tuple(plan_lines(sampling)), warnings)
+    warnings = (*plan_warnings(sampling), *dispatch_warnings(config, train))
+    lines = tuple(plan_lines(sampling, admission_lines(config)))
+    return Planned(train, held_out, sampling, interval, lines, warnings)

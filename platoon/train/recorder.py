@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from platoon.credit import GroupOutput
+from platoon.draw.admission.gate import Ruling
 from platoon.draw.records import Draw, Key
 from platoon.stats.events import EventLog
 from platoon.stats.schema import Fate, GroupRecord
 from platoon.stats.snapshot import write_snapshot
 from platoon.stats.store import TaskStatsStore
 from platoon.stats.tables import GroupsTable, MetricsTable, UsageTable
+from platoon.train.admitting import emptied
 from platoon.train.dispatch import DispatchHooks, Settled
 from platoon.train.evaluation import Evaluated
 from platoon.train.metrics import EvaluationMetrics, StepMetrics
@@ -87,6 +89,7 @@ class RecorderParts:
     gauges: Callable[[], Mapping[str, float]] = dict
     after_step: Callable[[LoopState], None] = lambda state: None
     observe: Callable[[GroupRecord], None] = lambda record: None
+    admit: Callable[[Settled[GroupOutput]], Ruling | None] = lambda settled: None
     first_update: Callable[[], Any] = field(default=lambda: None)
 
 
@@ -101,7 +104,13 @@ class Recorder:
 
     def hooks(self) -> DispatchHooks[GroupOutput]:
         return DispatchHooks(
-            self._drawn, self._settled, self._fated, self._parts.events.append, before_decision=self._take_in
+            self._drawn,
+            self._settled,
+            self._fated,
+            self._parts.events.append,
+            before_decision=self._take_in,
+            admit=self._parts.admit,
+            emptied=emptied,
         )
 
     def _drawn(self, draw: Draw) -> None:

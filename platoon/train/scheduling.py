@@ -1,28 +1,27 @@
 """The scheduler of a run, built from its config and its listed tasks.
 
-Sampler, bounds and permits follow from the config; doubts about labels and permits are logged once. It starts nothing.
+Samplers, bounds, permits and rules follow from the config. It starts nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from platoon.config import TrainRun
+from platoon.draw.admission.gate import AdmissionGate
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.fingerprint import fingerprint
 from platoon.draw.labels import label_warnings, permit_warnings
 from platoon.draw.pool import ENVIRONMENT_COLUMN
-from platoon.draw.samplers.sampling import build_sampling
+from platoon.draw.samplers.sampling import build_sampling, entry_infos
 from platoon.draw.view import TaskStatsView
 from platoon.stats.store import TaskStatsStore
+from platoon.train.admitting import admission_settings, admission_warnings, rule_mode
 from platoon.train.dispatch import DriverOptions
 from platoon.train.environments import Environments, sampling_settings
 
 if TYPE_CHECKING:
     from platoon.train.run import RunPlan
-
-log = logging.getLogger("platoon.train")
 
 
 def dispatch_settings(config: TrainRun, environments: Environments) -> DispatchSettings:
@@ -33,6 +32,7 @@ def dispatch_settings(config: TrainRun, environments: Environments) -> DispatchS
         max_staleness=config.train.max_staleness,
         group_sizes={label: one.settings.group_size for label, one in environments.played.items()},
         limits=config.train.rollout_group_limits,
+        cap=config.train.groups_per_step_cap if rule_mode(config) else None,
     )
 
 
@@ -46,22 +46,35 @@ def driver_options(config: TrainRun) -> DriverOptions:
     )
 
 
-def open_dispatcher(plan: RunPlan, store: TaskStatsStore) -> Dispatcher:
-    """The dispatcher of this start, at the policy version it begins with; adaptive samplers read `store`.
+def dispatch_warnings(config: TrainRun, environments: Environments) -> list[str]:
+    """Doubts about labels, permits and admission that only the listed tasks show."""
+    pool, settings = environments.pool, dispatch_settings(config, environments)
+    column = config.train.label_by or ENVIRONMENT_COLUMN
+    return [
+        *admission_warnings(config),
+        *label_warnings(pool, column, settings.limits),
+        *permit_warnings(pool, settings, driver_options(config).max_concurrent_rollouts),
+    ]
 
-    Logs doubts about labels and permits.
-    """
+
+def open_dispatcher(plan: RunPlan, store: TaskStatsStore) -> Dispatcher:
+    """The dispatcher of this start, at the policy version it begins with; adaptive samplers read `store`."""
     config, pool = plan.config, plan.train.pool
     settings, sampling = dispatch_settings(config, plan.train), sampling_settings(config)
-    column = config.train.label_by or ENVIRONMENT_COLUMN
-    permits = driver_options(config).max_concurrent_rollouts
-    for warning in (*label_warnings(pool, column, settings.limits), *permit_warnings(pool, settings, permits)):
-        log.warning("%s", warning)
     steps_left = max(plan.end_step - plan.start_step, 0)
     view = TaskStatsView(store, lambda: dispatcher.version)
     samplers = build_sampling(sampling, pool, view)
     dispatcher = Dispatcher(pool, samplers, settings, start=plan.start, steps_left=steps_left)
-    dispatcher.fingerprint = fingerprint(sampling, pool)
+    dispatcher.fingerprint = fingerprint(sampling, pool, admission_settings(config).recorded(tuple(plan.train.played)))
     dispatcher.version = plan.resume.policy_version if plan.resume is not None else 0
     dispatcher.step = plan.start_step
     return dispatcher
+
+
+def open_gate(plan: RunPlan, store: TaskStatsStore, dispatcher: Dispatcher) -> AdmissionGate | None:
+    """The admission rules of this start; None when every group is admitted."""
+    if not rule_mode(plan.config):
+        return None
+    sampling = sampling_settings(plan.config)
+    view = TaskStatsView(store, lambda: dispatcher.version)
+    return AdmissionGate(admission_settings(plan.config), sampling, entry_infos(sampling, plan.train.pool), view)

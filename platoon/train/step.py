@@ -28,6 +28,7 @@ from platoon.credit.loss import (
 from platoon.draw.records import Key
 from platoon.rollout.trajectory import Floats
 from platoon.stats.schema import Fate
+from platoon.train.admitting import rule_mode
 from platoon.train.dispatch import DispatchDriver, Settled, StopRequested
 from platoon.train.schedule import learning_rate
 from platoon.train.service import ServiceSession
@@ -84,6 +85,7 @@ class StepWork:
     action_tokens: int = 0
     consumed_datums: int = 0
     rate: float | None = None
+    counted: int = 0
 
     def note(self, values: Mapping[str, float]) -> None:
         for key, value in values.items():
@@ -145,6 +147,7 @@ class StepLoop:
         self._groups_per_microbatch = self._groups_per_minibatch // train.num_microbatches
         self._skips_zero = zero_at_zero_advantages(train.loss_fn, train.loss_fn_config)
         self._whole_first = train.sampling_seed is not None and train.max_staleness == 0
+        self._ruled = rule_mode(parts.config)
         self._ahead: list[Settled[GroupOutput]] = []
         self._divergence_said = False
 
@@ -177,24 +180,43 @@ class StepLoop:
 
     async def _collect_minibatch(self, work: StepWork, minibatch: int) -> None:
         if self._whole_first and not work.groups:
-            self._ahead = [await self._take(work) for _ in range(self._train.batch_size)]
+            self._ahead = await self._gather(work, self._train.batch_size)
             self._ahead.sort(key=lambda settled: settled.draw.position)
         for microbatch in range(self._train.num_microbatches):
             context = BatchTransformContext(self._parts.config, self.state.train_step, minibatch, microbatch)
             if self._whole_first:
-                taken, self._ahead = (
-                    self._ahead[: self._groups_per_microbatch],
-                    self._ahead[self._groups_per_microbatch :],
-                )
+                taken = self._of_those_ahead(last=microbatch == self._train.num_microbatches - 1)
             else:
-                taken = [await self._take(work) for _ in range(self._groups_per_microbatch)]
+                taken = await self._gather(work, self._groups_per_microbatch)
             began = self._parts.clock()
             self._submit(work, sorted(taken, key=lambda settled: settled.draw.position), context)
             work.spend("datums", self._parts.clock() - began)
 
+    async def _gather(self, work: StepWork, places: int) -> list[Settled[GroupOutput]]:
+        """Take groups until they fill so many places, or until the step has counted as many as it may."""
+        taken: list[Settled[GroupOutput]] = []
+        while places > 0 and not self._parts.driver.dispatcher.closed:
+            taken.append(await self._take(work))
+            places -= self._fills(taken[-1])
+        work.counted = self._parts.driver.dispatcher.counted
+        return taken
+
+    def _of_those_ahead(self, *, last: bool) -> list[Settled[GroupOutput]]:
+        """The next microbatch of a step that was taken whole."""
+        places, count = self._groups_per_microbatch, 0
+        while count < len(self._ahead) and (places > 0 or last):
+            places -= self._fills(self._ahead[count])
+            count += 1
+        taken, self._ahead = self._ahead[:count], self._ahead[count:]
+        return taken
+
+    def _fills(self, settled: Settled[GroupOutput]) -> bool:
+        """Whether a group fills a place: every one does, unless a rule admits them."""
+        return not self._ruled or (not settled.marker and self._fate(settled) == "consumed")
+
     async def _take(self, work: StepWork) -> Settled[GroupOutput]:
         began = self._parts.clock()
-        settled = await self._parts.driver.take(interruptible=work.updates == 0)
+        settled = await self._parts.driver.take(interruptible=work.updates == 0, fills=self._fills)
         work.spend("rollouts", self._parts.clock() - began)
         self._parts.recorder.progress()
         return settled
@@ -203,6 +225,8 @@ class StepLoop:
         datums: list[Datum] = []
         for settled in taken:
             work.groups.append(settled)
+            if settled.marker:
+                continue
             fate = self._fate(settled)
             work.fates[settled.key] = fate
             if fate == "consumed" and settled.output is not None:
@@ -212,6 +236,7 @@ class StepLoop:
             datums, measured = self._parts.pipeline.apply(datums, context)
             work.note(measured)
         kept, tokens = self._objective(work, datums)
+        tokens *= self._short(taken, context)
         if not kept:
             work.empty += 1
             return
@@ -221,6 +246,13 @@ class StepLoop:
         work.action_tokens += sum(d.action_tokens for d in scaled)
         future = self._parts.session.submit_forward_backward(scaled, self._train.loss_fn, self._train.loss_fn_config)
         work.submissions.append(Submission(kept, future))
+
+    def _short(self, taken: Sequence[Settled[GroupOutput]], context: BatchTransformContext) -> float:
+        """Factor of a microbatch's tokens: one cut short by the step's cap weighs as little as it holds groups."""
+        admitted, places = sum(self._fills(settled) for settled in taken), self._groups_per_microbatch
+        if not self._ruled or context.microbatch_num == 0 or admitted >= places:
+            return 1.0
+        return places / max(1, admitted)
 
     def _fate(self, settled: Settled[GroupOutput]) -> Fate:
         output = settled.output

@@ -30,8 +30,9 @@ def bounds(
     limits: Mapping[str, int] | None = None,
     backlog: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    cap: int | None = None,
 ) -> DispatchSettings:
-    return DispatchSettings(batch_size, 1, ahead, sizes or {}, limits or {}, backlog)
+    return DispatchSettings(batch_size, 1, ahead, sizes or {}, limits or {}, backlog, cap)
 
 
 def start_all(dispatcher: Dispatcher) -> list[Draw]:

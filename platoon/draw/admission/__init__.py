@@ -1,0 +1,1 @@
+"""Which settled groups train: rules, and the gate that asks them."""
