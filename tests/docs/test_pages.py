@@ -20,6 +20,7 @@ from platoon.config.base import Section
 from platoon.config.schema import section_of
 from platoon.config.unbuilt import TABLES
 from platoon.envs.named import NamedEnvironments
+from platoon.extensions.entry_points import GROUPS
 from tests.docs.pages import ROOT, Piece, blocks, commands, links, named_files, spans, text_of
 
 LANGUAGES = {"sh", "python", "yaml", "text"}
@@ -197,6 +198,18 @@ def test_the_readme_brings_a_whole_project() -> None:
         "one_call.py",
         "letters.yaml",
     }
+
+
+def test_entry_point_groups_and_names_in_the_text_exist() -> None:
+    groups = {piece.text for piece in spans() if re.fullmatch(r"platoon\.[a-z_]+s", piece.text)}
+    named = {text for text in groups if text not in {"platoon.hooks", "platoon.models"}}
+    assert named == set(GROUPS.values())
+    for piece in spans():
+        if match := re.fullmatch(r"(platoon(?:\.[a-z_]+)+)\.(\w+)", piece.text):
+            if piece.text not in groups:
+                assert hasattr(importlib.import_module(match[1]), match[2]), f"{piece}: {piece.text}"
+        elif match := re.fullmatch(r"pt\.(\w+)", piece.text):
+            assert hasattr(importlib.import_module("platoon"), match[1]), f"{piece}: {piece.text}"
 
 
 # -- links
