@@ -20,6 +20,7 @@ from platoon.eval.run import EvalResult, EvaluationFailed, eval_run
 from tasks.endpoint import Orchestration
 from tasks.evaluation import open_evaluated
 from tasks.recording import phase, recorded, settle
+from tasks.reporting import report_evaluation
 
 Overrides = Sequence[str] | Mapping[str, Any]
 
@@ -79,8 +80,16 @@ async def eval_flow(loaded: Loaded, argv: Sequence[str] = ()) -> EvalResult:
 
     @recorded("evaluate", "evaluate {config}")
     async def evaluate(config: str, overrides: list[str]) -> EvalResult:
-        result = await phase("play", partial(eval_run, loaded, open_evaluated, argv))
+        result = await evaluate_body(loaded, argv)
         await settle()
         return result
 
     return await evaluate(str(loaded.path), [str(one) for one in loaded.overrides])
+
+
+async def evaluate_body(loaded: Loaded, argv: Sequence[str] = ()) -> EvalResult:
+    """What the flow does: play, report, and show the report in the UI."""
+    result = await phase("play", partial(eval_run, loaded, open_evaluated, argv))
+    if result.summary is not None:
+        await report_evaluation(result.summary, result.output_dir)
+    return result

@@ -9,7 +9,7 @@ decides where a run stands, so calling this again goes on after the newest check
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +17,15 @@ from flows.params import Resume, check_resume
 from flows.running import chosen_recording, exit_guard, finish_command, force_exit, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load, run_directory
 from platoon.envs.named import NamedEnvironments
-from platoon.train.run import RunResult, open_training
+from platoon.train.run import RunResult, TrainingRun, open_training
 from platoon.train.step import LoopState, Phase, StepReport
 from platoon.train.stop import StopRequest
 from tasks.endpoint import Orchestration
 from tasks.recording import phase, recorded, settle, step_finished
+from tasks.reporting import Reporter, Silent, Subject, reporting, wandb_links
 
 Overrides = Sequence[str] | Mapping[str, Any]
+ENDINGS = {"finished": "finished", "interrupted": "stopped", "nothing to do": "finished"}
 
 
 def train(
@@ -98,11 +100,30 @@ async def train_flow(loaded: Loaded, stop: StopRequest, resume: Resume = "auto",
 
 async def train_body(loaded: Loaded, stop: StopRequest, argv: Sequence[str] = ()) -> RunResult:
     """What the flow does: the run itself, from opening to its final save."""
-    async with open_training(loaded, stop, argv) as run:
-        await train_steps(run)
+    async with open_training(loaded, stop, argv) as run, reporting(subject_of(loaded, run)) as reporter:
+        tell_begin(run, reporter)
+        await train_steps(run, reporter.step)
         result = await run.finish()
+        reporter.event(f"run.{ENDINGS[result.status]}", {"step": result.step, "reason": stop.reason})
     await settle()
     return result
+
+
+def subject_of(loaded: Loaded, run: TrainingRun) -> Subject:
+    stats, plan = loaded.train_config.stats, run.plan
+    return Subject(
+        stats.experiment_name, stats.trial_name, run.run_dir, plan.start_step, plan.end_step, links=wandb_links()
+    )
+
+
+def tell_begin(run: TrainingRun, reporter: Reporter | Silent) -> None:
+    """The event of a first start, or of one that goes on from a checkpoint."""
+    resume = run.plan.resume
+    about = {"start": run.plan.start, "step": run.plan.start_step, "run_dir": str(run.run_dir)}
+    if resume is None:
+        reporter.event("run.started", about)
+    else:
+        reporter.event("run.resumed", {**about, "checkpoint": resume.name})
 
 
 class Steps(Protocol):
@@ -117,7 +138,7 @@ class Steps(Protocol):
     async def step(self, phase: Phase) -> StepReport | None: ...
 
 
-async def train_steps(run: Steps) -> None:
+async def train_steps(run: Steps, report: Callable[[int, Mapping[str, float]], None] | None = None) -> None:
     """Train until the run is finished or was asked to stop; every step is a subflow `step-00012`."""
 
     @recorded("train-step", "step-{step:05d}")
@@ -125,6 +146,8 @@ async def train_steps(run: Steps) -> None:
         return await run.step(phase)
 
     while not run.finished and run.state is not None:
-        report = await train_step(run.state.train_step + 1)
-        if report is not None:
-            step_finished(report.step, report.metrics)
+        done = await train_step(run.state.train_step + 1)
+        if done is not None:
+            step_finished(done.step, done.metrics)
+            if report is not None:
+                report(done.step, done.metrics)

@@ -8,6 +8,7 @@ Prefect is not imported.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import math
@@ -26,13 +27,22 @@ import httpx
 
 from tasks.breaker import OPEN_SECONDS, Breaker
 from tasks.endpoint import HEALTH_SECONDS, Endpoint, healthy
+from tasks.run_logs import bound_rate
 
 P = ParamSpec("P")
 T = TypeVar("T")
+STEP_EVENT = {
+    "reward": "train/batch/task_reward/avg",
+    "pass_at_1": "train/tasks/pass_at_1",
+    "pass_at_G": "train/tasks/pass_at_G",
+    "stale_groups": "train/batch/stale_groups",
+}
+ATTEMPTS = 3  # to begin a flow run at a server that is busy
+BUSY_SECONDS = 0.1
 log = logging.getLogger("platoon.orchestration")
 
 SETTINGS = {
-    "PREFECT_CLIENT_MAX_RETRIES": "1",
+    "PREFECT_CLIENT_MAX_RETRIES": "0",  # a retry waits 2 s inside the step; what is lost is set right later
     "PREFECT_API_REQUEST_TIMEOUT": "10",
     "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": "2000",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "platoon",
@@ -79,6 +89,7 @@ class Recorder:
     orphans: dict[UUID, bool] = field(default_factory=dict)  # flow run id -> whether its body succeeded
     parents: set[UUID] = field(default_factory=set)  # flow runs under which something went unrecorded
     live: set[UUID] = field(default_factory=set)
+    _told: bool = False  # whether the log says that the API is away
 
     def __post_init__(self) -> None:
         self.breaker = Breaker(self._probe, open_seconds=self.open_seconds)
@@ -93,22 +104,33 @@ class Recorder:
     async def allow(self) -> bool:
         """Whether the API may be called now; on its recovery the orphans are set right first."""
         if not await self.breaker.allow():
+            self._tell("it does not answer")
             return False
         if self.orphans or self.parents:
             await self._settle()
+        if self._told and not self.breaker.is_open:
+            self._told = False
+            log.info("the Prefect API at %s is back; what it lost was set right", self.endpoint.url)
         return not self.breaker.is_open
 
     def lost(self, error: BaseException, box: Box[Any]) -> None:
-        """Note that the API failed during a call whose body is `box`."""
-        if not self.breaker.is_open:
-            log.warning(
-                "the Prefect API at %s failed (%s); the run goes on unrecorded", self.endpoint.url, _line(error)
-            )
-        self.breaker.trip()
+        """Note that the API failed during a call whose body is `box`. One that is merely busy is not left alone."""
+        if not busy(error):
+            self.trip(error)
         if box.run_id is not None:
             self.orphans[box.run_id] = box.done
         if (parent := current_run_id()) is not None:
             self.parents.add(parent)
+
+    def trip(self, error: BaseException) -> None:
+        """Leave the API alone for a while; said once an outage."""
+        self.breaker.trip()
+        self._tell(_line(error))
+
+    def _tell(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("the Prefect API at %s failed (%s); the run goes on unrecorded", self.endpoint.url, why)
 
     async def _settle(self) -> None:
         """Give the flow runs that the API lost their true state. Flow runs created but never begun are cancelled."""
@@ -136,12 +158,11 @@ class Recorder:
                             message = "Set by platoon: the step ran unrecorded while the API was away."
                             await client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
                     self.parents.discard(parent)
-            log.info("the Prefect API at %s is back; runs it lost were set right", self.endpoint.url)
         except Exception as error:
-            if transport_error(error):
-                self.breaker.trip()
-                return
-            raise
+            if not transport_error(error):
+                raise
+            if not busy(error):
+                self.trip(error)
 
 
 _RECORDER: ContextVar[Recorder | None] = ContextVar("platoon_recorder", default=None)
@@ -158,9 +179,11 @@ class _Attempt:
     def __init__(self, box: Box[Any], recorder: Recorder | None = None) -> None:
         self._box = box
         self._recorder = recorder
+        self.busy = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Attempt:
         self._token = _BOX.set(self._box)
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         _BOX.reset(self._token)
@@ -173,6 +196,7 @@ class _Attempt:
             log.debug("a phase was not recorded: %s", _line(error))
             return isinstance(error, Exception)
         if transport_error(error):
+            self.busy = busy(error)
             recorder.lost(error, box)
             return True
         return box.error is not None  # Prefect wrapped it; `result` raises the body's own
@@ -205,6 +229,7 @@ def recording(endpoint: Endpoint | None, open_seconds: float = OPEN_SECONDS) -> 
     if endpoint is not None:
         configure_environment(endpoint)
         recorder = Recorder(endpoint, open_seconds)
+        _bound_logs(recorder)
     token = _RECORDER.set(recorder)
     try:
         yield recorder
@@ -231,9 +256,17 @@ def recorded(
                 return await fn(*args, **kwargs)
             flow = flow or _as_flow(fn, name, run_name)
             box: Box[T] = Box()
-            with _Attempt(box, recorder), _tagged(tags):
-                await flow(*args, **kwargs)
-            return box.result() if box.started else await fn(*args, **kwargs)
+            for _ in range(ATTEMPTS):
+                with _Attempt(box, recorder) as attempt, _tagged(tags):
+                    await flow(*args, **kwargs)
+                if box.started or not attempt.busy:
+                    break
+                await asyncio.sleep(BUSY_SECONDS)
+            if not box.started:
+                return await fn(*args, **kwargs)
+            if current_run_id() is None and not isinstance(box.error, asyncio.CancelledError):
+                await settle()
+            return box.result()
 
         return call
 
@@ -261,19 +294,42 @@ async def settle() -> None:
 def step_finished(step: int, metrics: Mapping[str, float]) -> None:
     """Put an event `platoon.step.finished` with the step's numbers on the run's timeline. Never blocks, never raises.
 
-    At most 100 numbers, so that the event stays within Prefect's limit.
+    Under short names (`reward`, `pass_at_1`, `pass_at_G`, `stale_groups`) for automations, then up to 100 of the
+    metrics as they are, so that the event stays within Prefect's limit.
     """
     recorder, run_id = _RECORDER.get(), current_run_id()
     if recorder is None or recorder.breaker.is_open or run_id is None:
         return
+    named = {name: metrics[key] for name, key in STEP_EVENT.items() if key in metrics}
+    numbers = {key: value for key, value in [*named.items(), *sorted(metrics.items())[:100]] if math.isfinite(value)}
+    send_event("platoon.step.finished", run_id, {"step": step, **numbers})
+
+
+def send_event(name: str, run_id: UUID, payload: Mapping[str, Any]) -> None:
+    """Put an event on a flow run's timeline, where an automation can see it. Never blocks, never raises.
+
+    Nothing is queued while the API is away.
+    """
+    recorder = _RECORDER.get()
+    if recorder is None or recorder.breaker.is_open:
+        return
     from prefect.events import emit_event
 
-    numbers = {key: value for key, value in sorted(metrics.items())[:100] if math.isfinite(value)}
-    emit_event(
-        "platoon.step.finished",
-        resource={"prefect.resource.id": f"prefect.flow-run.{run_id}"},
-        payload={"step": step, **numbers},
-    )
+    emit_event(name, resource={"prefect.resource.id": f"prefect.flow-run.{run_id}"}, payload=dict(payload))
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of the `recording` block this code runs in."""
+    return _RECORDER.get()
+
+
+def trouble(recorder: Recorder, error: Exception) -> bool:
+    """Whether an error of a report is trouble with the API. It is then left alone, unless it is merely busy."""
+    if not isinstance(error, TimeoutError) and not transport_error(error):
+        return False
+    if not busy(error):
+        recorder.trip(error)
+    return True
 
 
 def current_run_id() -> UUID | None:
@@ -312,6 +368,44 @@ def transport_error(error: BaseException) -> bool:
     return False
 
 
+def busy(error: BaseException) -> bool:
+    """Whether the API answered that it cannot now: a write conflict of SQLite, or a limit. It is up."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if isinstance(at, httpx.HTTPStatusError):
+            return at.response.status_code in (429, 503)
+        at = at.__cause__ or at.__context__
+    return False
+
+
+def connect_once(retries: int = 0) -> None:
+    """Let the client of the running flow try a connection `1 + retries` times.
+
+    Prefect sets 3 retries on the connection pool of its HTTP client, without a setting for it: each call to a dead API
+    would wait 1.5 s.
+    """
+    from prefect.context import AsyncClientContext
+
+    context = AsyncClientContext.get()
+    if context is None:
+        return
+    inner = context.client._client
+    transport = inner._transport_for_url(httpx.URL(str(context.client.api_url)))
+    if isinstance(transport, httpx.AsyncHTTPTransport) and hasattr(transport._pool, "_retries"):
+        transport._pool._retries = retries
+
+
+def be_patient() -> None:
+    """For the end of a run that a worker started: its last state is worth waiting for a server that restarts."""
+    from prefect.context import refresh_global_settings_context
+
+    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "5"
+    refresh_global_settings_context()
+    connect_once(retries=3)
+
+
 def away(recorder: Recorder | None) -> bool:
     """Whether Prefect is in use and its API does not answer now."""
     return recorder is not None and (recorder.breaker.is_open or not healthy(recorder.endpoint))
@@ -339,6 +433,7 @@ def _as_flow(fn: Callable[P, Awaitable[Any]], name: str, run_name: str | None) -
         if box is None or box.started:
             return  # a second attempt of the same call: its body has run
         box.run_id = current_run_id()
+        connect_once()
         if recorder is not None and box.run_id is not None:
             recorder.live.add(box.run_id)
         await box.run(lambda: fn(*args, **kwargs))
@@ -410,6 +505,18 @@ def _root_logging_kept() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def _bound_logs(recorder: Recorder) -> None:
+    """Send platoon's lines from INFO on to the flow run's logs, so many a second."""
+    from prefect.logging.handlers import APILogHandler
+
+    ours = logging.getLogger("platoon")
+    if ours.level == logging.NOTSET:
+        ours.setLevel(logging.INFO)
+    for handler in ours.handlers:
+        if isinstance(handler, APILogHandler):
+            bound_rate(handler, lambda: recorder.breaker.is_open)
 
 
 def _from_prefect(error: BaseException, names: Sequence[str]) -> bool:

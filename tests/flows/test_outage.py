@@ -52,8 +52,8 @@ def test_an_outage_in_the_middle_of_a_step(tmp_path: Path) -> None:
     assert result["result"] == "done"
     assert result["bodies"] == list(range(1, steps + 1)), "every body ran once, in order"
     assert steps >= KILL_AT + DOWN_STEPS + AFTER_STEPS
-    assert max(result["stalls"]) < 12.0
-    assert sorted(result["stalls"])[-4] < 4.0, "the breaker leaves a dead API alone"
+    stalls = result["stalls"][KILL_AT - 1 : KILL_AT + DOWN_STEPS]
+    assert sum(stalls) < 2.0, "no retry of Prefect's client waits inside a step, and a dead API is left alone"
 
     names = {run["name"]: run for run in left}
     states = {name: run["state_type"] for name, run in names.items()}

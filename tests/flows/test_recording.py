@@ -212,7 +212,7 @@ def test_the_settings_are_in_force_when_prefect_is_imported() -> None:
         "settings = prefect.settings.get_current_settings()\n"
         "assert settings.api.url == 'http://127.0.0.1:1/api'\n"
         "assert settings.api.request_timeout == 10, settings.api\n"
-        "assert settings.client.max_retries == 1\n"
+        "assert settings.client.max_retries == 0\n"
         "assert settings.events.worker_max_queue_size == 2000\n"
         "assert settings.server.ephemeral.enabled is False\n"
         "assert settings.logging.extra_loggers == ['platoon']\n"
