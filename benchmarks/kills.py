@@ -4,7 +4,8 @@
 
 Each run trains the small project of the tests on the embedded service, is SIGKILLed up to `--kills` times after a
 random time, and is resumed to its end. Reported per run: kills, positions used once, statistics equal to a
-recomputation from the group table bit for bit, weights and optimizer moments equal to an undisturbed run's. Exit code 1 on any miss.
+recomputation from the group table bit for bit, weights and optimizer moments equal to an undisturbed run's. Exit code 1
+on any miss.
 """
 
 from __future__ import annotations

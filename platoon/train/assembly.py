@@ -285,7 +285,7 @@ class _Assembler:
             return Rules(keep, self.plan.start, bound, state.policy_version, in_use)
 
         async def open_remover() -> ServiceSession:
-            return await ServiceSession.open(self.session.address, run=f"{self.plan.run_dir.name} (pruning)")
+            return await self.session.another(f"{self.plan.run_dir.name} (pruning)")
 
         self.pruner = Pruner(PrunerParts(self.plan.run_dir, rules, open_remover))
 

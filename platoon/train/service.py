@@ -134,6 +134,15 @@ class ServiceSession:
 
         return cls(address, await within(in_thread(build), OPEN_SECONDS, "a session", address))
 
+    async def another(self, run: str) -> ServiceSession:
+        """A second session with the same service. ServiceError when it does not open."""
+        import tinker
+
+        try:
+            return await ServiceSession.open(self.address, run=run)
+        except (tinker.TinkerError, ConnectionError, ValueError) as error:
+            raise ServiceError(f"no second session: {service_words(error, self.address)}") from error
+
     async def models(self) -> dict[str, int | None]:
         """Model name to context length in tokens (None where the service does not say); {} when it lists none."""
         import tinker
