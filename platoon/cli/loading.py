@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from platoon.config import ConfigError, Loaded, add_project_path, load
 from platoon.config.deprecations import Deprecation, PlatoonDeprecationWarning
+from platoon.config.site import isolation_problems
 from platoon.config.warnings import load_warnings
 
 
@@ -42,6 +45,24 @@ def report_deprecation(deprecation: Deprecation) -> None:
             raise ConfigError(str(error)) from None
     if caught:
         print(f"platoon: {deprecation}", file=sys.stderr)
+
+
+def refuse_unisolated(loaded: Loaded) -> None:
+    """ConfigError for sandboxes that would not isolate without the configuration asking for that."""
+    if problems := isolation_problems(loaded.site):
+        raise ConfigError(problems)
+
+
+@contextmanager
+def told_to_prepare(config: Path, overrides: Sequence[str]) -> Iterator[None]:
+    """What is found unprepared within is a configuration error that ends with the command that prepares it."""
+    from platoon.rollout.outcome import EnvNotPrepared
+
+    try:
+        yield
+    except EnvNotPrepared as error:
+        command = shlex.join(["platoon", "prepare", str(config), *overrides])
+        raise ConfigError([*str(error).splitlines(), command], "not prepared; the last line prepares it") from error
 
 
 def log_to_stderr() -> None:

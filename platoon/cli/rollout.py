@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from platoon.cli.loading import load_config, log_to_stderr, warn
+from platoon.cli.loading import load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
+from platoon.cli.prepare import prepared
 
 
 def rollout(
@@ -21,6 +22,7 @@ def rollout(
     model_path: str | None = None,
     renderer: str | None = None,
     json_output: bool = False,
+    prepare: bool = False,
 ) -> int:
     """Play one task with the policy of a configuration; 1 when the rollout has no valid score.
 
@@ -44,14 +46,20 @@ def rollout(
         Another renderer than the configuration's.
     json_output
         Print a summary as JSON instead of a tree.
+    prepare
+        First fetch and build what the configuration needs, as `platoon prepare` does.
     """
     from platoon.cli.single import Asked, play, summary, tree
 
     loaded = load_config(config, overrides)
     warn(loaded)
     log_to_stderr()
+    refuse_unisolated(loaded)
+    if prepare and (failed := prepared(loaded)) != 0:
+        return failed
     asked = Asked(task, split, output_dir, model, model_path, renderer)
-    episode, directory = asyncio.run(play(loaded, asked, sys.argv[1:]))
+    with told_to_prepare(config, overrides):
+        episode, directory = asyncio.run(play(loaded, asked, sys.argv[1:]))
     shown = summary(episode, task)
     print(json.dumps(shown, indent=2, ensure_ascii=False) if json_output else tree(shown))
     print(f"platoon: records in {directory}", file=sys.stderr)

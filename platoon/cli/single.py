@@ -23,9 +23,10 @@ from platoon.config import (
     workflow_settings,
 )
 from platoon.config.files import write_text
-from platoon.config.records import RESOLVED, dump_resolved, write_lock
+from platoon.config.records import RESOLVED, dump_resolved, start_records, write_lock
 from platoon.eval.policy import WeightsSource, weights_source
 from platoon.gateway.dump import to_dict
+from platoon.rollout.components import resolve_entries
 from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id, run_episode
 from platoon.rollout.route import build_route
 from platoon.train.policy import PolicySettings, open_policy
@@ -49,15 +50,17 @@ async def play(loaded: Loaded, asked: Asked, argv: Sequence[str] = ()) -> tuple[
     entry, task_id = find_entry(config, asked.task)
     split = asked.split or (config.split if isinstance(config, EvalRun) else "train")
     phase: Literal["train", "eval"] = "train" if split == "train" else "eval"
+    components = resolve_entries(config.environments, (phase,))
+    components.check()
     route = build_route(entry, phase, task_id)
     policy = policy_settings(config, asked)
-    directory = asked.output_dir or Path("runs") / "adhoc" / f"{stamp()}-{slug(asked.task)}"
+    directory = asked.output_dir or loaded.site.runs / "adhoc" / f"{stamp()}-{slug(asked.task)}"
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     own = {"return_dict": True, "train": False, "output_dir": str(directory / "rollouts")}
     settings = lay(_settings(config, entry, split, phase), {**own, "model_name": policy.model_name})
     dump_resolved(loaded, directory / RESOLVED)
-    write_lock(directory, argv)
+    write_lock(directory, argv, **start_records(loaded), **components.records())
     request = EpisodeRequest(task_id, route, settings, new_rollout_id(task_id), asked.task)
     async with open_policy(
         policy, _state_dir(config, weights_of(config, asked), directory), f"rollout/{slug(asked.task)}"

@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from platoon.cli.loading import load_config, log_to_stderr, warn
-from platoon.config import ConfigError, Loaded, RunLock, run_directory
-from platoon.config.site import isolation_problems
+from platoon.cli.loading import load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
+from platoon.config import Loaded, RunLock, run_directory
 
 Orchestration = Literal["auto", "require", "off"]
 
@@ -47,8 +46,7 @@ def train(
     if not start:
         warn(loaded)
     log_to_stderr()
-    if problems := isolation_problems(loaded.site):
-        raise ConfigError(problems)
+    refuse_unisolated(loaded)
     if prepare:
         from platoon.cli.prepare import prepared
 
@@ -59,7 +57,8 @@ def train(
         return supervised(loaded, orchestration)
     from platoon.cli.shipped import load_flow
 
-    result: int = load_flow("train").run_train(loaded, orchestration=orchestration, argv=sys.argv[1:])
+    with told_to_prepare(config, overrides):
+        result: int = load_flow("train").run_train(loaded, orchestration=orchestration, argv=sys.argv[1:])
     return result
 
 

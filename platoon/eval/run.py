@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from platoon.config import ConfigError, EvalRun, Loaded, RunLock
-from platoon.config.records import RESOLVED, dump_resolved, write_lock, write_process_record
+from platoon.config.records import RESOLVED, dump_resolved, start_records, write_lock, write_process_record
 from platoon.eval.kept import read_all
 from platoon.eval.output import check_provenance, choose_output, directory_names, pinned, set_aside
 from platoon.eval.play import Owed, Resuming, play_all, still_owed
@@ -24,6 +24,7 @@ from platoon.eval.policy import OpenPolicy, Policy, provenance, weights_source
 from platoon.eval.records import Judging
 from platoon.eval.report import write_report
 from platoon.eval.tasks import EvalTasks, list_tasks
+from platoon.rollout.components import resolve_entries
 
 log = logging.getLogger("platoon.eval")
 
@@ -54,14 +55,17 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
         raise ConfigError("inference.renderer_name: name the renderer of the policy, such as chat_template")
     source = weights_source(config.inference.model_path)
     identity = provenance(config, source)
+    components = resolve_entries(config.environments, ("train",) if config.split == "train" else ("eval",))
+    components.check()
     tasks = await list_tasks(config)
-    output = choose_output(config, Path("runs").absolute())
+    output = choose_output(config, loaded.site.runs)
     with RunLock(output, key="inference.output_dir"):
         check_provenance(output, identity)
         log.info("the evaluation writes to %s", output)
         dump_resolved(pinned(loaded, output), output / RESOLVED)
         write_process_record(output, "eval")
-        write_lock(output, argv, policy=identity, excluded_tasks=tasks.excluded)
+        records = {**start_records(loaded), **components.records()}
+        write_lock(output, argv, **records, policy=identity, excluded_tasks=tasks.excluded)
         owed = await asyncio.to_thread(_owed, config, tasks, output)
         seconds = 0.0
         if owed:
