@@ -6,7 +6,7 @@ is what the run around it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +18,11 @@ from platoon.gateway.sampling import Sampled, SamplingParams
 from platoon.rollout.trajectory import Floats
 from platoon.train.service import SavedWeights
 
-Reply = Callable[[Sequence[int], SamplingParams, int], Sampled]
+Reply = Callable[[Sequence[int], SamplingParams, int], Sampled | Awaitable[Sampled]]
 
 
 class FakeSampler:
-    """Samples by calling `reply(prompt, params, version)`."""
+    """Samples by calling (or awaiting) `reply(prompt, params, version)`; what that raises is a failed model call."""
 
     def __init__(self, reply: Reply, version: int, path: str | None) -> None:
         self._reply = reply
@@ -30,7 +30,8 @@ class FakeSampler:
         self.path = path
 
     async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Sampled:
-        return self._reply(prompt, params, self._version)
+        reply = self._reply(prompt, params, self._version)
+        return reply if isinstance(reply, Sampled) else await reply
 
 
 class FakeTrainingSession:

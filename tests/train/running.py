@@ -9,12 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from platoon.config import Loaded, load
+from platoon.config import Loaded, add_project_path, load
 from platoon.stats.jsonl import read_jsonl
+from platoon.testing.training_service import FakeTrainingSession, Reply
+from platoon.train.assembly import assemble
+from platoon.train.run import RunResult, TrainingRun, plan_run
+from platoon.train.stop import StopRequest
 
 PROJECT = Path(__file__).parent / "project" / "run.yaml"
 DEADLINE = 120.0
@@ -82,6 +87,29 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> N
         assert process.poll() is None, "the run ended early"
         assert time.monotonic() < deadline, "the run got nowhere"
         time.sleep(0.005)
+
+
+@asynccontextmanager
+async def over_fakes(
+    log_path: Path, reply: Reply, **overrides: Any
+) -> AsyncIterator[tuple[TrainingRun, FakeTrainingSession]]:
+    """An open run over a training service in this process; `reply` is its policy."""
+    config = loaded(log_path, **overrides)
+    add_project_path(config)
+    run_dir(log_path).mkdir(parents=True, exist_ok=True)
+    stop = StopRequest()
+    stop.bind()
+    session = FakeTrainingSession(reply, keep=True)
+    async with AsyncExitStack() as stack:
+        plan = await plan_run(config.train_config, run_dir(log_path), None)
+        parts = await assemble(plan, config, cast(Any, session), 256, stop, stack)
+        yield TrainingRun(plan, parts, stop), session
+
+
+async def to_the_end(run: TrainingRun) -> RunResult:
+    while not run.finished:
+        await run.step()
+    return await run.finish()
 
 
 def lines(path: Path) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platoon.envs.contract import ToolResult, ToolSpec
+from platoon.envs.contract import EnvNotPrepared, ToolResult, ToolSpec
 from platoon.rollout.outcome import Outcome
 from platoon.rollout.trajectory import Task
 
@@ -56,3 +57,23 @@ class Saying:
 
     async def open(self, task: Task, *, rollout_id: str) -> Session:
         return Session(task, rollout_id)
+
+
+class StuckSession(Session):
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets that event")
+
+
+class Stuck(Saying):
+    """Tasks whose only tool never returns."""
+
+    async def open(self, task: Task, *, rollout_id: str) -> Session:
+        return StuckSession(task, rollout_id)
+
+
+class Unprepared(Saying):
+    """Lists its tasks, but nothing was made ready to play them."""
+
+    async def open(self, task: Task, *, rollout_id: str) -> Session:
+        raise EnvNotPrepared("no images; run platoon prepare")
