@@ -10,8 +10,8 @@ from typing import Literal
 import cyclopts
 
 from platoon.cli.loading import load_config, report_deprecation
-from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path
-from platoon.config.effective import Phase, effective_settings, entry_settings, sets_anything
+from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path, given
+from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, sets_anything
 from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
 from platoon.config.problems import show as shown_value
 from platoon.config.records import to_yaml
@@ -56,15 +56,15 @@ def show(
     entries = built.environments if isinstance(built, TrainRun | EvalRun) else ()
     if entry is not None:
         found = [one for one in entries if one.label == entry]
-        if not found or not isinstance(built, TrainRun | EvalRun):
+        if not found or not isinstance(loaded, Loaded):
             raise ConfigError(f"--entry {entry}: the entries are {', '.join(one.label for one in entries) or 'none'}")
-        print("\n".join(entry_blocks(built, found[0])))
+        print("\n".join(entry_blocks(loaded, found[0])))
         return 0
     data = built.model_dump(mode="json") if defaults and built is not None else loaded.data
     sys.stdout.write(to_yaml(without_secrets(data)))
     for one in entries:
-        if isinstance(built, TrainRun | EvalRun) and sets_anything(one):
-            print("\n".join(f"# {line}" for line in entry_blocks(built, one)))
+        if isinstance(loaded, Loaded) and sets_anything(one):
+            print("\n".join(f"# {line}" for line in entry_blocks(loaded, one)))
     return 0
 
 
@@ -97,8 +97,11 @@ def schema_class(reference: str) -> type[Section]:
     return found
 
 
-def entry_blocks(config: TrainRun | EvalRun, entry: EnvironmentConfig) -> list[str]:
+def entry_blocks(loaded: Loaded, entry: EnvironmentConfig) -> list[str]:
     """The effective settings of an entry, a block a phase that the configuration runs."""
+    config = loaded.config
+    index = next(at for at, one in enumerate(config.environments) if one is entry)
+    named = named_paths(entry, index, loaded.places)
     blocks: list[tuple[str, Phase]] = [("training groups", "train")]
     if isinstance(config, EvalRun):
         blocks = [("platoon eval rollouts", "train" if config.split == "train" else "eval")]
@@ -106,7 +109,11 @@ def entry_blocks(config: TrainRun | EvalRun, entry: EnvironmentConfig) -> list[s
         blocks.append(("evaluation during training", "eval"))
     lines = []
     for title, phase in blocks:
-        lines += [f"environments[{entry.label}]: {title}", *map(str, effective_settings(config, entry, phase))]
+        lines += [f"environments[{entry.label}]: {title}", *map(str, effective_settings(config, entry, phase, named))]
+    if isinstance(config, EvalRun):
+        ignored = [key for key in given(entry.workflow_config) if key != "rollout_config"]
+        ignored = [f"workflow_config.{key}" for key in ignored] + (["max_staleness"] if entry.max_staleness else [])
+        lines += [f"not applied: {key}" for key in ignored]
     return lines
 
 

@@ -114,3 +114,52 @@ def test_validate_says_what_each_entry_changes(tmp_path: Path, capsys: pytest.Ca
         "  environments[default]: group_size 4, rollout_config.inference_params.temperature 0.5, max_staleness 3, "
         "in evaluation: group_size 2, rollout_config.inference_params.temperature 0.5"
     )
+
+
+NAMED = """
+import platoon as pt
+
+TALL = pt.EnvironmentEntry(
+    "acme-tall",
+    service="a:B",
+    workflow_config={"rollout_config": {"max_steps": 9, "timeout": 60, "inference_params": {"top_p": 0.9}}},
+)
+"""
+
+
+def test_show_names_the_layer_of_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "acme_tall_module.py").write_text(NAMED, encoding="utf-8")
+    entry = {
+        "env": "acme_tall_module:TALL",
+        "workflow_config": {"group_size": 4, "rollout_config": {"timeout": 30}},
+        "max_staleness": 5,
+    }
+    train = {"model_name": "m", "renderer_name": "r", "max_staleness": 1, "workflow_config": {"filter_errors": False}}
+    path = write(tmp_path / "x.yaml", {"train": train, "eval": {"every": 1}, "environments": [entry]})
+    change = "environments.0.workflow_config.rollout_config.step_timeout=300"
+    assert run(["config", "show", path, change, "--entry", "default"]) == 0
+    blocks = capsys.readouterr().out.split("environments[default]: ")
+    training = [line.split() for line in blocks[1].splitlines()[1:]]
+    sources = {line[0]: " ".join(line[2:]) for line in training}
+    assert sources["group_size:"] == "entry (default: 8)"
+    assert sources["filter_errors:"] == "train.workflow_config (default: true)"
+    assert sources["rollout_config.max_steps:"] == "named environment (default: null)"
+    assert sources["rollout_config.inference_params.top_p:"] == "named environment (default: null)"
+    assert sources["rollout_config.timeout:"] == "entry (default: null)"
+    assert sources["rollout_config.step_timeout:"] == "entry"
+    assert sources["max_staleness:"] == "entry (train.max_staleness: 1)"
+    evaluation = {line.split()[0]: " ".join(line.split()[2:]) for line in blocks[2].splitlines()[1:]}
+    assert evaluation["rollout_config.max_steps:"] == "named environment, inherited (default: null)"
+    assert evaluation["group_size:"] == "default"
+    assert run(["config", "show", path, "--entry", "other"]) == 78
+    assert "--entry other: the entries are default" in capsys.readouterr().err
+
+
+def test_show_says_what_an_evaluation_does_not_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"service": "a:B", "workflow_config": {"group_size": 4, "rollout_config": {"max_steps": 3}}}
+    path = write(tmp_path / "x.yaml", {"inference": {"model_name": "m"}, "environments": [entry]})
+    assert run(["config", "show", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "# environments[default]: platoon eval rollouts" in lines
+    assert "# not applied: workflow_config.group_size" in lines
+    assert not any("filter_errors" in line for line in lines if line.startswith("#"))
