@@ -7,43 +7,58 @@ directory stands.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
-from flows.eval import load_evaluation
-from flows.params import RunParams, check_resume
+from flows.eval import evaluate_body, load_evaluation
+from flows.params import RunParams
 from flows.prepare import load_any, prepare_body
 from flows.train import load_training, train_body
-from platoon.config import run_directory
-from platoon.eval.run import eval_run
 from platoon.train.stop import StopRequest
 from tasks.endpoint import configured_endpoint
-from tasks.evaluation import open_evaluated
-from tasks.recording import phase, recording
+from tasks.recording import be_patient, recording
+
+
+@contextmanager
+def recorded_here() -> Iterator[None]:
+    """Record the body's steps at the API that started it; the run's last state is then sent with patience."""
+    with recording(configured_endpoint()):
+        try:
+            yield
+        finally:
+            be_patient()
 
 
 @flow(name="train", flow_run_name="train {params.config}", persist_result=False, retries=0)
-async def train(params: RunParams) -> None:
-    """Train the run of a config to its end."""
+async def train(params: RunParams) -> State[None]:
+    """Train the run of a config to its end. A stop on request ends as `Stopped`; submit it again to go on."""
     loaded = load_training(params.config, params.overrides)
-    check_resume(params.resume, run_directory(loaded.train_config))
-    with recording(configured_endpoint()):
-        await train_body(loaded, StopRequest())
+    stop = StopRequest()
+    with recorded_here():
+        result = await train_body(loaded, stop, resume=params.resume)
+    if result.status == "interrupted":
+        return Completed(name="Stopped", message=f"stopped at step {result.step} ({stop.reason}); submit it to go on")
+    return Completed(message=f"{result.status} at step {result.step}: {result.run_dir}")
 
 
 @flow(name="evaluate", flow_run_name="evaluate {params.config}", persist_result=False, retries=0)
-async def evaluate(params: RunParams) -> None:
+async def evaluate(params: RunParams) -> State[None]:
     """Evaluate a policy; the report is in the output directory."""
     loaded = load_evaluation(params.config, params.overrides)
-    with recording(configured_endpoint()):
-        await phase("play", partial(eval_run, loaded, open_evaluated))
+    with recorded_here():
+        result = await evaluate_body(loaded)
+    return Completed(message=f"evaluated: {result.output_dir}")
 
 
 @flow(name="prepare", flow_run_name="prepare {params.config}", persist_result=False, retries=0)
-async def prepare(params: RunParams) -> None:
+async def prepare(params: RunParams) -> State[None]:
     """Fetch what a config needs. Fails when a step failed."""
-    with recording(configured_endpoint()):
+    with recorded_here():
         steps = await prepare_body(load_any(params.config, params.overrides), dry_run=False)
     if failed := [str(step) for step in steps if step.status == "failed"]:
         raise RuntimeError("; ".join(failed))
+    return Completed(message=f"ready: {len(steps)} steps")

@@ -10,12 +10,13 @@ decides where a run stands, so calling this again goes on after the newest check
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from flows.params import Resume, check_resume
 from flows.running import chosen_recording, exit_guard, finish_command, force_exit, in_loop, run_to_end
-from platoon.config import Loaded, add_project_path, load, run_directory
+from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
 from platoon.train.run import RunResult, TrainingRun, open_training
 from platoon.train.step import LoopState, Phase, StepReport
@@ -91,16 +92,16 @@ async def train_flow(loaded: Loaded, stop: StopRequest, resume: Resume = "auto",
     names = (settings.experiment_name, settings.trial_name)
 
     @recorded("train", "/".join(names), tags=names)
-    async def train(config: str, overrides: list[str], resume: str) -> RunResult:
-        return await train_body(loaded, stop, argv)
+    async def train(config: str, overrides: list[str], resume: Resume) -> RunResult:
+        return await train_body(loaded, stop, argv, resume)
 
-    check_resume(resume, run_directory(loaded.train_config))
     return await train(str(loaded.path), [str(one) for one in loaded.overrides], resume)
 
 
-async def train_body(loaded: Loaded, stop: StopRequest, argv: Sequence[str] = ()) -> RunResult:
+async def train_body(loaded: Loaded, stop: StopRequest, argv: Sequence[str] = (), resume: Resume = "auto") -> RunResult:
     """What the flow does: the run itself, from opening to its final save."""
-    async with open_training(loaded, stop, argv) as run, reporting(subject_of(loaded, run)) as reporter:
+    admit = partial(check_resume, resume)
+    async with open_training(loaded, stop, argv, admit=admit) as run, reporting(subject_of(loaded, run)) as reporter:
         tell_begin(run, reporter)
         await train_steps(run, reporter.step)
         result = await run.finish()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,9 +153,11 @@ async def open_training(
     stop: StopRequest | None = None,
     argv: Sequence[str] = (),
     extensions: TrainingExtensions | None = None,
+    admit: Callable[[Path], None] = lambda run_dir: None,
 ) -> AsyncIterator[TrainingRun]:
     """Open a run: check, take the directory, list tasks, start the service, restore, make the launch save.
 
+    `admit` is asked once the directory is held, and may refuse it by a ConfigError.
     ConfigError (exit 78) for what a user can set right; other errors are the run's failure.
     """
     stop = stop or StopRequest()
@@ -170,6 +172,7 @@ async def open_training(
         components = start_components(loaded)
         check_name(loaded, run_dir)
         stack.enter_context(RunLock(run_dir))
+        admit(run_dir)
         resume = newest_resumable(run_dir, config.train.num_minibatches)
         began = time.monotonic()
         plan = replace(await plan_run(config, run_dir, resume), extensions=extensions or TrainingExtensions())
