@@ -17,6 +17,7 @@ from platoon.envs.ors.service import OrsEnvironmentService
 from platoon.extensions.boundary import Boundary
 from platoon.extensions.names import import_string, source_of
 from platoon.extensions.options import signature_problems
+from platoon.extensions.static import name_problem
 
 SCHEMES = ("python://module:Class", "module:attr")
 _UNBUILT = {"harbor": "Harbor data sets", "table": "task tables"}
@@ -105,6 +106,8 @@ def _ors_problems(reference: str, kwargs: Mapping[str, Any]) -> list[Problem]:
     module, _, name = reference.removeprefix("python://").partition(":")
     if not module or not name:
         problems.append(Problem(("service",), f"service {reference!r} must have the form python://module:Class"))
+    elif missing := name_problem(module, name):
+        problems.append(Problem(("service",), f"service {reference!r}: {missing}"))
     if "environment" in kwargs:
         text = "the service reference already names it; remove the key"
         problems.append(Problem((*_OPTIONS, "environment"), text))

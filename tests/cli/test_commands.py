@@ -125,6 +125,8 @@ def test_validate_reports_every_file(config: Path, capsys: pytest.CaptureFixture
         ("environments.0.harness=platoon-reakt", "platoon-reakt"),
         ("environments.0.package=no_such_package_here", "cannot import no_such_package_here"),
         ("environments.0.program=sinlge", "did you mean single"),
+        ("environments.0.service=python://no_such_module_here:Env", "no module is named 'no_such_module_here'"),
+        ("environments.0.service_kwargs={labl: x}", "labl: unknown key; did you mean label?"),
         ("environments.0.env=platoon-number-serch", "platoon-number-serch"),
         ("environments.0.dataset_kwargs={limt: 3}", "limt"),
     ],

@@ -21,6 +21,7 @@ def make_broken() -> Shelf:
     raise ValueError("the shelf is empty")
 
 
+NUMBERS = "python://platoon.envs.number_search.env:NumberSearchEnvironment"
 HERE = "tests.envs.test_services"
 
 
@@ -33,8 +34,10 @@ HERE = "tests.envs.test_services"
         ("ors+https://host/Env", {}, "not built yet"),
         ("number-search", {}, "unknown service"),
         ("python://module", {}, "python://module:Class"),
-        ("python://a:B", {"environment": "x"}, "already names it"),
-        ("python://a:B", {"max_tool_cals": 1}, "did you mean max_tool_calls"),
+        (NUMBERS, {"environment": "x"}, "already names it"),
+        (NUMBERS, {"max_tool_cals": 1}, "did you mean max_tool_calls"),
+        ("python://no_such_module:Env", {}, "no module is named 'no_such_module'"),
+        (NUMBERS + "s", {}, "did you mean NumberSearchEnvironment"),
         ("no.such.module:attr", {}, "cannot be imported"),
         (f"{HERE}:make_shelf", {"splits": {}, "columms": {}}, "did you mean columns"),
         (f"{HERE}:make_shelf", {}, "splits: required"),
