@@ -60,7 +60,6 @@ def _of_rollouts(places: tuple[str, ...]) -> tuple[Unbuilt, ...]:
 
 TRAIN: tuple[Unbuilt, ...] = (
     *(Unbuilt(f"{at}.{key}", _PROCESS, (value,)) for at in _RUN_WORKFLOWS for key, value in _WORKER_DEFAULTS.items()),
-    Unbuilt("train.max_starting_rollouts", "limiting how many rollouts start at once"),
     *_of_rollouts(_ROLLOUTS),
 )
 EVAL: tuple[Unbuilt, ...] = (

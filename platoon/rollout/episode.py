@@ -19,12 +19,13 @@ from platoon.envs.contract import EnvSession
 from platoon.envs.teardown import in_background
 from platoon.extensions.boundary import Boundary
 from platoon.gateway import AgentSession, ModelGateway, OpenAgent
+from platoon.gateway.timeline import RolloutTimeline
 from platoon.gateway.trace import build_trajectory_collection
 from platoon.harness.contract import ModelEndpoint
 from platoon.rollout.agent import RolloutAgent
 from platoon.rollout.episode_context import EpisodeContext, finalize
 from platoon.rollout.errors import setup_outcome, unexpected
-from platoon.rollout.outcome import EnvSetupError, Outcome
+from platoon.rollout.outcome import EnvNotPrepared, EnvSetupError, Outcome
 from platoon.rollout.programs import get_program
 from platoon.rollout.route import Route
 from platoon.rollout.tools import ToolPlane
@@ -38,13 +39,17 @@ Disposition = Literal["completed", "no_trajectories", "error", "straggler_killed
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """`rollout_id`: see `new_rollout_id`. `seed_scope` makes the run's sampling seeds this rollout's own."""
+    """`rollout_id`: see `new_rollout_id`. `seed_scope` makes the run's sampling seeds this rollout's own.
+
+    `on_first_call` is called once, when the rollout first asks its model.
+    """
 
     task_id: str
     route: Route
     config: EntryRollout
     rollout_id: str
     seed_scope: str | None = None
+    on_first_call: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,16 @@ def new_rollout_id(task_id: str) -> str:
 
 
 async def run_episode(request: EpisodeRequest, gateway: ModelGateway, server: GatewayServer | None = None) -> Episode:
-    """Play one rollout. Without a server the harness reaches its model through `ctx.chat` only."""
+    """Play one rollout. Without a server the harness reaches its model through `ctx.chat` only.
+
+    EnvNotPrepared when the environment needs `platoon prepare` first; nothing else of the environment's escapes.
+    """
     started = time.perf_counter()
     session: EnvSession | None = None
     with Boundary("environment", quiet=True) as caught:
         session = await _open(request)
+    if isinstance(caught.error, EnvNotPrepared):
+        raise caught.error  # no rollout of this run can be played
     if session is None:
         caught.report(expected=EnvSetupError)
         return Episode.failed("error", setup_outcome(caught), time.perf_counter() - started)
@@ -195,6 +205,7 @@ def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> Ag
             sampling=config.inference_params,
             sampling_precedence=config.sampling_precedence,
             seed_scope=request.seed_scope,
+            timeline=_timeline(request.on_first_call),
         )
     )
     root.misc["harness"] = {
@@ -205,6 +216,10 @@ def _open_root(request: EpisodeRequest, task: Task, gateway: ModelGateway) -> Ag
         "program": route.program,
     }
     return root
+
+
+def _timeline(on_first_call: Callable[[], None] | None) -> RolloutTimeline:
+    return RolloutTimeline() if on_first_call is None else RolloutTimeline(lambda seconds: on_first_call())
 
 
 async def _run_program(program: str, episode: EpisodeContext) -> Outcome:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from platoon.config.problems import ConfigError
 from platoon.config.rollout import StragglerPolicy
 from platoon.envs.teardown import Teardowns
 from platoon.extensions.boundary import Boundary
 from platoon.rollout.episode import Episode
 from platoon.rollout.lease import FreeLease, RolloutLease, lease_scope
-from platoon.rollout.outcome import Outcome
+from platoon.rollout.outcome import EnvNotPrepared, Outcome
 
 log = logging.getLogger(__name__)
+FATAL = (ConfigError, EnvNotPrepared)  # not this rollout's failure: the whole run cannot be played
 RunMember = Callable[[int], Awaitable[Episode]]
 TEARDOWN_WAIT_S = 60.0
 
@@ -26,7 +28,8 @@ TEARDOWN_WAIT_S = 60.0
 async def run_group(
     run_member: RunMember, size: int, lease: RolloutLease | None = None, stragglers: StragglerPolicy | None = None
 ) -> list[Episode]:
-    """The group's episodes by member. What a member raises becomes its episode; cancellation cancels all members.
+    """The group's episodes by member. What a member raises becomes its episode, unless it is one of `FATAL`, which ends
+    the group; cancellation cancels all members.
 
     `stragglers`: once its quorum (default: all but one) settled, members past its timeout are cancelled and get the
     disposition `straggler_killed`.
@@ -34,10 +37,11 @@ async def run_group(
     group = _Group(run_member, size, lease or FreeLease())
     try:
         if stragglers is None or stragglers.timeout_seconds is None:
-            await asyncio.wait(group.tasks)
+            await asyncio.wait(group.tasks, return_when=asyncio.FIRST_EXCEPTION)
         else:
             quorum = stragglers.quorum if stragglers.quorum is not None else max(size - 1, 1)
             await group.cut(quorum, stragglers.timeout_seconds)
+        group.raise_fatal()
         return [group.episode(index) for index in range(size)]
     finally:
         await group.stop()
@@ -61,11 +65,14 @@ class _Group:
             self._delays[index] = waited
             self._moved.set()
             episode: object = None
-            with lease_scope(None), teardowns.collecting(), Boundary("rollout") as caught:
+            with lease_scope(None), teardowns.collecting(), Boundary("rollout", quiet=True) as caught:
                 episode = await self._run_member(index)
             await _finish(teardowns)
         if isinstance(episode, Episode):
             return episode
+        if isinstance(caught.error, FATAL):
+            raise caught.error
+        caught.report()
         seconds = time.perf_counter() - started
         if caught.error is not None:
             reason = f"the rollout raised {caught.text}"
@@ -108,6 +115,12 @@ class _Group:
             self.tasks[index].cancel()
         await asyncio.wait([self.tasks[index] for index in members])
 
+    def raise_fatal(self) -> None:
+        """Raise what a member raised because no rollout of the run can be played."""
+        for task in self.tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
     def episode(self, index: int) -> Episode:
         """A settled member's episode."""
         task = self.tasks[index]
@@ -126,6 +139,9 @@ class _Group:
                 task.cancel()
         if running:
             await asyncio.wait(running)
+        for task in self.tasks:
+            if not task.cancelled():
+                task.exception()  # seen: the first one was raised
 
 
 async def _finish(teardowns: Teardowns) -> None:

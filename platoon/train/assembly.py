@@ -39,7 +39,7 @@ from platoon.train.pruning import Pruner, PrunerParts, Rules
 from platoon.train.recorder import Recorder, RecorderParts, Tables
 from platoon.train.resume import Restored, restore_draws, restore_statistics
 from platoon.train.saving import Cadence, Saver, SaverParts
-from platoon.train.scheduling import driver_options, open_dispatcher, open_gate
+from platoon.train.scheduling import driver_options, open_dispatcher, open_gate, open_starts
 from platoon.train.service import ServiceSession, TinkerSampler
 from platoon.train.sinks import Progress, Sink, WandbSink
 from platoon.train.step import LoopState, StepLoop, StepParts
@@ -111,6 +111,7 @@ class _Assembler:
         watchdog = self.config.watchdog
         self.watchdog = Watchdog(watchdog.timeout_seconds, watchdog.exit_code)
         self.evaluation: EvaluationLoop | None = None
+        self.starts = open_starts(self.config, plan.train)
         self.pruner: Pruner | None = None
         self.call_times, self.process_use = CallTimes(), ProcessUse()
 
@@ -120,7 +121,7 @@ class _Assembler:
         gateway = self._gateway(renderer, current)
         server = await self.stack.enter_async_context(GatewayServer(gateway))
         plugins = self.plan.extensions.credit
-        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins)
+        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins, self.starts)
         store = self._store()
         tables = Tables.open(self.plan.run_dir, self.plan.start)
         driver = self._driver(workflow, tables, store)
@@ -299,6 +300,7 @@ class _Assembler:
     def _gauges(self) -> dict[str, float]:
         """What is measured beside the steps, as of now."""
         used = {**self.call_times.export(), **self.process_use.export()}
+        used |= self.starts.window() if self.starts is not None else {}
         found = {f"rollout_client/{key}": value for key, value in used.items()}
         return found if self.pruner is None else {**found, **self.pruner.metrics()}
 
@@ -326,7 +328,9 @@ class _Assembler:
         async def workflow(due: Due) -> AsyncIterator[GroupRolloutWorkflow]:
             gateway = self._gateway(renderer, Current(due.sampler, due.version))
             async with GatewayServer(gateway) as server:
-                yield GroupRolloutWorkflow(self.config, held_out, gateway, server, self.plan.extensions.credit)
+                yield GroupRolloutWorkflow(
+                    self.config, held_out, gateway, server, self.plan.extensions.credit, self.starts
+                )
 
         self.evaluation = EvaluationLoop(
             self.plan.evaluation,

@@ -167,7 +167,8 @@ class DispatchDriver(Generic[OutputT]):
                 for task in self._tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
-            raise (group.exceptions[0] if len(group.exceptions) == 1 else group) from None
+            alone = len(group.exceptions) == 1 or all(isinstance(e, self._options.fatal) for e in group.exceptions)
+            raise (group.exceptions[0] if alone else group) from None
         finally:
             self._failure = sys.exception()
             self._ended = True
@@ -302,10 +303,14 @@ class DispatchDriver(Generic[OutputT]):
         output: OutputT | None = None
         error: str | None = None
         try:
-            with lease_scope(lease), Boundary("program") as caught:  # whatever it raises fails its group only
+            with (
+                lease_scope(lease),
+                Boundary("program", quiet=True) as caught,
+            ):  # whatever it raises fails its group only
                 output = await self._run_group(draw, self.dispatcher.pool[draw.row_index], lease)
             if isinstance(caught.error, self._options.fatal):
                 raise caught.error
+            caught.report()
             if output is None:
                 error = caught.text or "the group's workflow returned nothing"
         except asyncio.CancelledError as cancelled:
@@ -354,13 +359,16 @@ class DispatchDriver(Generic[OutputT]):
 
         `fills`: whether it fills one of the step's places.
 
-        Raises StopRequested when a stop was asked for and the step may still be dropped (`interruptible`), DriverEnded
+        Raises what ended the run, StopRequested when a stop was asked for and the step may still be dropped
+        (`interruptible`), DriverEnded
         when no result can come any more.
         """
         if not self._running:
             await asyncio.sleep(0)  # a task made for run() begins with the next turn of the loop
         since = self._clock()
         while True:
+            if isinstance(self._failure, self._options.fatal):
+                raise self._failure
             if self._ended or not self._running:
                 raise DriverEnded("the dispatcher is not running") from self._failure
             if interruptible and self.stopping:

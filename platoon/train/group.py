@@ -29,6 +29,7 @@ from platoon.rollout.episode import Episode, EpisodeRequest, run_episode
 from platoon.rollout.group import run_group
 from platoon.rollout.lease import RolloutLease
 from platoon.train.environments import Environments
+from platoon.train.starts import StartLimit, no_limit
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ class GroupRolloutWorkflow:
         gateway: ModelGateway,
         server: GatewayServer | None,
         plugins: CreditPlugins | None = None,
+        starts: StartLimit | None = None,
     ) -> None:
         self.config = config
         self.environments = environments
         self.gateway = gateway
         self._server = server
+        self._starts = starts
         plugins = with_hooks(plugins or CreditPlugins())
         self._plugins = {
             label: replace(plugins, processor=get_reward_processor(one.entry.reward_processor))
@@ -74,14 +77,16 @@ class GroupRolloutWorkflow:
         settings = played.settings
 
         async def member(index: int) -> Episode:
-            request = EpisodeRequest(
-                task_id=raw_id,
-                route=route,
-                config=settings.rollout_config,
-                rollout_id=f"{slug(raw_id)}-r{index}-{secrets.token_hex(4)}",
-                seed_scope=f"{seed_scope}/{index}",
-            )
-            return await run_episode(request, self.gateway, self._server)
+            async with self._starts.slot() if self._starts is not None else no_limit() as slot:
+                request = EpisodeRequest(
+                    task_id=raw_id,
+                    route=route,
+                    config=settings.rollout_config,
+                    rollout_id=f"{slug(raw_id)}-r{index}-{secrets.token_hex(4)}",
+                    seed_scope=f"{seed_scope}/{index}",
+                    on_first_call=slot.first_call,
+                )
+                return await run_episode(request, self.gateway, self._server)
 
         episodes = await run_group(member, group_size, lease, straggler_policy(settings, row.label))
         output = credit_group(

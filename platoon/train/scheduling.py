@@ -5,6 +5,7 @@ Samplers, bounds, permits and rules follow from the config. It starts nothing.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from platoon.config import TrainRun
@@ -15,13 +16,17 @@ from platoon.draw.labels import label_warnings, permit_warnings
 from platoon.draw.pool import ENVIRONMENT_COLUMN
 from platoon.draw.samplers.sampling import build_sampling, entry_infos
 from platoon.draw.view import TaskStatsView
+from platoon.rollout.group import FATAL
 from platoon.stats.store import TaskStatsStore
 from platoon.train.admitting import admission_settings, admission_warnings, rule_mode
 from platoon.train.dispatch import DriverOptions
 from platoon.train.environments import Environments, sampling_settings
+from platoon.train.starts import TIMER_EXTRA_SECONDS, StartLimit
 
 if TYPE_CHECKING:
     from platoon.train.run import RunPlan
+
+log = logging.getLogger("platoon.train")
 
 
 def dispatch_settings(config: TrainRun, environments: Environments) -> DispatchSettings:
@@ -43,6 +48,7 @@ def driver_options(config: TrainRun) -> DriverOptions:
         max_concurrent_rollouts=train.max_concurrent_rollouts or train.batch_size * train.workflow_config.group_size,
         rolling=train.permit_release == "rollout",
         finish_step_on_stop=train.num_minibatches > 1,
+        fatal=FATAL,
     )
 
 
@@ -78,3 +84,21 @@ def open_gate(plan: RunPlan, store: TaskStatsStore, dispatcher: Dispatcher) -> A
     sampling = sampling_settings(plan.config)
     view = TaskStatsView(store, lambda: dispatcher.version)
     return AdmissionGate(admission_settings(plan.config), sampling, entry_infos(sampling, plan.train.pool), view)
+
+
+def open_starts(config: TrainRun, environments: Environments) -> StartLimit | None:
+    """The limit of rollouts that start at once, shared by training and evaluation; None without one."""
+    limit = config.train.max_starting_rollouts
+    if limit is None:
+        return None
+    settings = dispatch_settings(config, environments)
+    largest = max(settings.size_of(label) for label in environments.played)
+    most = driver_options(config).max_concurrent_rollouts
+    most += (config.eval.max_concurrent_rollouts or 0) if config.eval.every else 0
+    log.info("at most %d rollouts start at once", limit)
+    if limit < largest:
+        log.warning("train.max_starting_rollouts: %d is below a group of %d, which starts in waves", limit, largest)
+    if limit >= most:
+        log.info("train.max_starting_rollouts: %d never binds: at most %d rollouts run at once", limit, most)
+    budget = config.train.workflow_config.worker_startup_budget_seconds
+    return StartLimit(limit, budget + TIMER_EXTRA_SECONDS)

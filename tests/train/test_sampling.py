@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from platoon.config import ConfigError
+from platoon.envs.contract import EnvNotPrepared
 from platoon.stats.jsonl import read_jsonl
 from platoon.stats.tables import read_table
 from platoon.testing.audit import audit_run
@@ -67,3 +68,8 @@ async def test_an_entry_draws_by_pass_rate_below_the_weighted_order(tmp_path: Pa
     assert samplers == {"pass_rate@easy", "uniform@plain"}
     keys = set(read_table(run_dir(tmp_path), "metrics")["key"])
     assert {"train/sampler/environment/easy/tokens", "train/sampler/environment/easy/prior_share"} <= keys
+
+
+async def test_an_environment_that_is_not_prepared_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(EnvNotPrepared, match="run platoon prepare"):
+        await train_run(loaded(tmp_path, environments__0__service="saying:Unprepared", eval__every=0))
