@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import cyclopts
 
 from platoon.cli.loading import load_config, report_deprecation
+from platoon.cli.printing import as_json
 from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path, given
 from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, sets_anything
 from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
@@ -125,6 +126,7 @@ def validate(
     resolve: bool = True,
     strict: bool = False,
     tasks: bool = False,
+    json_output: bool = False,
 ) -> int:
     """Check configuration files: `ok` or `FAIL` for each, with every problem.
 
@@ -142,23 +144,33 @@ def validate(
         A deprecated key is a problem.
     tasks
         Also list the tasks that training (or the evaluation) would draw, and print the plan.
+    json_output
+        Print a JSON list with one object a file: file, ok, schema, problems, lines.
     """
     overrides = [item for item in files if "=" in item and not Path(item).is_file()]
     paths = [Path(item) for item in files if item not in overrides]
     if not paths:
         print("platoon: config validate needs at least one file", file=sys.stderr)
         return 64
-    failed = False
+    results: list[tuple[Path, Checked]] = []
     for path in paths:
         try:
             checked = _check(load_any(path, overrides, kind, schema), resolve=resolve, strict=strict, tasks=tasks)
         except ConfigError as error:
             checked = Checked("", tuple(error.problems))
-        print(f"FAIL {path}" if checked.problems else f"ok {path} ({checked.schema})")
-        for line in [*checked.problems, *checked.lines]:
-            print("  " + line.replace("\n", "\n  "))
-        failed = failed or bool(checked.problems)
-    return 78 if failed else 0
+        results.append((path, checked))
+        if not json_output:
+            _print(path, checked)
+    if json_output:
+        rows = [{"file": str(path), "ok": not one.problems, **asdict(one)} for path, one in results]
+        as_json(rows)
+    return 78 if any(checked.problems for _, checked in results) else 0
+
+
+def _print(path: Path, checked: Checked) -> None:
+    print(f"FAIL {path}" if checked.problems else f"ok {path} ({checked.schema})")
+    for line in [*checked.problems, *checked.lines]:
+        print("  " + line.replace("\n", "\n  "))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import yaml
 import platoon
 from platoon.config.effective import entry_settings
 from platoon.config.files import write_text
+from platoon.config.image_pulls import image_pulls
 from platoon.config.load import RESOLVED, SOURCE_LINE, Loaded, made_from
 from platoon.config.problems import ConfigError, dotted
 from platoon.config.run_lock import process_start
@@ -86,6 +87,8 @@ def start_records(loaded: Loaded) -> dict[str, Any]:
         "deprecations": [one.record() for one in loaded.deprecations],
         "site": loaded.site.record(),
     }
+    if (pulls := image_pulls()) is not None:
+        records["image_pulls"] = pulls
     if loaded.site.providers:
         records["sandbox_providers"] = [dict(one) for one in loaded.site.providers]
     settings = entry_settings(loaded.config) if isinstance(loaded.config, TrainRun) else {}
@@ -148,9 +151,10 @@ def write_lock(run_dir: Path, argv: Sequence[str], **records: Any) -> dict[str, 
 
 
 def write_run_record(loaded: Loaded, run_dir: Path, argv: Sequence[str] = (), **records: Any) -> None:
-    """Write `config.resolved.yaml` and `lock.json` of a start."""
+    """Write `config.resolved.yaml` and `lock.json` of a start. ConfigError, before either, for bad image pulls."""
+    records = {**start_records(loaded), **records}
     dump_resolved(loaded, run_dir / RESOLVED)
-    write_lock(run_dir, argv, **{**start_records(loaded), **records})
+    write_lock(run_dir, argv, **records)
 
 
 def update_lock(run_dir: Path, **records: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -163,3 +164,12 @@ def test_show_says_what_an_evaluation_does_not_apply(tmp_path: Path, capsys: pyt
     assert "# environments[default]: platoon eval rollouts" in lines
     assert "# not applied: workflow_config.group_size" in lines
     assert not any("filter_errors" in line for line in lines if line.startswith("#"))
+
+
+def test_validate_for_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(tmp_path / "good.yaml", {"train": {"model_name": "m", "renderer_name": "r"}})
+    bad = write(tmp_path / "bad.yaml", {"train": {"model_name": "m"}})
+    assert run(["config", "validate", good, bad, "--json-output"]) == 78
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["file"], first["ok"], first["schema"], first["problems"]) == (good, True, "train", [])
+    assert (second["ok"], len(second["problems"])) == (False, 1)
