@@ -1,10 +1,12 @@
 """The prepare flow: make what a config needs before its run starts, and say what is there.
 
-For now: the policy's tokenizer, and every environment's task list in both phases.
+For now: the policy's tokenizer, and every environment's task list in both phases. Independent steps run at once, each a
+task with retries.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,8 @@ from flows.running import chosen_recording, exit_guard, finish_command, in_loop,
 from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
 from tasks.endpoint import Orchestration
-from tasks.preparing import Prepared, policy_model, prepare_environment, prepare_tokenizer
-from tasks.recording import phase, recorded
+from tasks.preparing import Prepared, attempted, policy_model, prepare_environment, prepare_tokenizer
+from tasks.recording import recorded
 
 Overrides = Sequence[str] | Mapping[str, Any]
 
@@ -79,10 +81,20 @@ async def prepare_flow(loaded: Loaded, dry_run: bool) -> list[Prepared]:
 
 
 async def prepare_body(loaded: Loaded, dry_run: bool) -> list[Prepared]:
+    """All steps at once, each a task with retries; the list is in the config's order."""
     phases: tuple[Literal["train", "eval"], ...] = ("train", "eval") if loaded.kind == "train" else ("eval",)
-    tokenizer = await phase("tokenizer", partial(prepare_tokenizer, policy_model(loaded.config), dry_run))
-    return [tokenizer] + [
-        await phase(f"tasks-{entry.label}-{name}", partial(prepare_environment, entry, name))
-        for entry in loaded.config.environments
-        for name in phases
-    ]
+    model = policy_model(loaded.config)
+    steps = [attempted("tokenizer", "policy", "tokenizer", partial(prepare_tokenizer, model, dry_run))]
+    for entry in loaded.config.environments:
+        for name in phases:
+            body = partial(prepare_environment, entry, name)
+            steps.append(
+                attempted(f"tasks-{entry.label}-{name}", f"environments[{entry.label}]", f"tasks ({name})", body)
+            )
+    found = await asyncio.gather(*steps, return_exceptions=True)
+    prepared: list[Prepared] = []
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+        prepared.append(one)
+    return prepared

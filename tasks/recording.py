@@ -202,6 +202,35 @@ class _Attempt:
         return box.error is not None  # Prefect wrapped it; `result` raises the body's own
 
 
+class Attempted(Generic[T]):
+    """Around a task whose body may run several times: its last try counts, Prefect's own failure ends here."""
+
+    def __init__(self) -> None:
+        self._box: Box[T] = Box()
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._box.error
+
+    @property
+    def ended(self) -> bool:
+        """Whether a try ran to its end, well or not."""
+        return self._box.done or self._box.error is not None
+
+    def result(self) -> T:
+        return self._box.result()
+
+    async def run(self, body: Callable[[], Awaitable[T]]) -> None:
+        self._box = Box()
+        await self._box.run(body)
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        return isinstance(error, Exception) and error is not self._box.error
+
+
 def configure_environment(endpoint: Endpoint) -> None:
     """Set the environment for Prefect; values the user set stay, except the API's address. Call before the import.
 
