@@ -10,6 +10,7 @@ from typing import Literal
 from platoon.config import ConfigError, EvalRun, Loaded, TrainRun
 from platoon.envs.listing import list_rows
 from platoon.envs.services import build_service
+from platoon.extensions.boundary import Boundary
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ def list_tasks(loaded: Loaded) -> Listed:
     config = loaded.config
     gc.disable()  # a third of the time: hundreds of thousands of rows are made, and none becomes garbage
     try:
-        return asyncio.run(_evaluation(config) if isinstance(config, EvalRun) else _training(config))
-    except ConfigError as error:
-        return Listed(tuple(error.problems))
+        with Boundary("environment", quiet=True) as caught:
+            return asyncio.run(_evaluation(config) if isinstance(config, EvalRun) else _training(config))
     finally:
         gc.enable()
+    if isinstance(caught.error, ConfigError):
+        return Listed(tuple(caught.error.problems))
+    return Listed((f"the tasks cannot be listed: {caught.text}",))
 
 
 async def _training(config: TrainRun) -> Listed:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from platoon.config import Loaded, TrainRun
 from platoon.config.problems import ConfigError, Problem
 from platoon.credit.processors import get_reward_processor
+from platoon.draw.admission.gate import EntryRule, check_admission
+from platoon.draw.admission.rules import RULES
 from platoon.draw.samplers.checks import check_sampling
 from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed
 from platoon.rollout.components import Phase, resolve_entries
+from platoon.train.admitting import admission_settings
 from platoon.train.environments import sampling_settings
 
 
@@ -19,6 +22,7 @@ def resolve_components(config: TrainRun) -> Components:
     _reward_processors(config, found)
     if not any(problem.path[-1] == "package" for problem in found.problems):
         _samplers(config, found)
+        _rules(config, found)
     return found
 
 
@@ -55,6 +59,29 @@ def _samplers(config: TrainRun, found: Components) -> None:
             "task_sampler",
             sampler.ref,
             source=sampler.source,
+            label=label,
+            level="run" if label is None else "entry",
+            options={"train": recorded} if label is None and recorded else recorded,
+        )
+
+
+def _rules(config: TrainRun, found: Components) -> None:
+    settings = admission_settings(config)
+    try:
+        check_admission(settings, sampling_settings(config))
+    except ConfigError as error:
+        found.problems += [Problem((), text) for text in error.problems if text not in map(str, found.problems)]
+        return
+    run = EntryRule(settings.rule, settings.options)
+    for label, own in [(None, run), *settings.entries.items()]:
+        if own.rule == "all":  # admits every group; as the plain orders of sampling, not worth a record
+            continue
+        rule = RULES.resolve(own.rule)
+        recorded = rule.recorded(own.options)
+        found.add(
+            "group_admission",
+            rule.ref,
+            source=rule.source,
             label=label,
             level="run" if label is None else "entry",
             options={"train": recorded} if label is None and recorded else recorded,

@@ -50,3 +50,14 @@ def test_training_names_the_command_that_prepares(config: Path, capsys: pytest.C
         f"  {command}",
     ]
     assert shlex.split(lines[-1])[3] == "train.batch_size=2"
+
+
+def test_validate_reports_a_listing_that_fails_in_any_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "validate", str(config)]) == 0
+    assert run(["config", "validate", "--tasks", str(config)]) == 78
+    assert "image of task t1 is missing" in capsys.readouterr().out
+    broken = SERVICE.replace('raise EnvNotPrepared("', 'raise ZeroDivisionError("')
+    (config.parent / "broken_listing.py").write_text(broken, encoding="utf-8")
+    change = "environments.0.service=broken_listing:Images"
+    assert run(["config", "validate", "--tasks", str(config), change]) == 78
+    assert "the tasks cannot be listed: ZeroDivisionError: image of task t1" in capsys.readouterr().out

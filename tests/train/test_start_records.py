@@ -56,6 +56,25 @@ async def test_a_start_says_what_it_is_made_of_and_a_resume_as_another_is_refuse
         await train_run(loaded(tmp_path, **{**first, "train__max_training_steps": 2}))
 
 
+async def test_samplers_and_rules_are_recorded_with_their_options(tmp_path: Path) -> None:
+    changes = {
+        **SHORT,
+        "train__task_sampler": "pass_rate",
+        "train__task_sampler_options": {"explore": 0.5},
+        "environments.0.group_admission": "informative",
+    }
+    await train_run(loaded(tmp_path, **changes))
+    lock = json.loads((run_dir(tmp_path) / "lock.json").read_text())
+    found = {(row["kind"], row["level"]): row for row in lock["components"] if "level" in row}
+    sampler = found["task_sampler", "run"]
+    assert sampler["ref"] == "pass_rate"
+    assert sampler["options"]["train"]["explore"] == 0.5
+    assert sampler["options"]["train"]["candidates"] == 4096
+    assert ("group_admission", "run") not in found
+    assert found["group_admission", "entry"]["environments"] == ["default"]
+    assert found["group_admission", "entry"]["options"] == {"default": {"band": None}}
+
+
 async def test_components_that_are_not_there_are_reported_before_anything_is_written(tmp_path: Path) -> None:
     entry = {
         "service": "saying:Nothing",
