@@ -114,10 +114,13 @@ def list_environments(config: Path | None = None, /, *overrides: str, json_outpu
     json_output
         Print JSON.
     """
-    from platoon.envs.named import list_environments as listed
+    from platoon.cli.builtins import builtins
     from platoon.envs.services import unbuilt_service
+    from platoon.extensions.catalog import components
 
-    named = [{"environment": name, "source": source} for name, source in listed()]
+    heads = ("environment", "distribution", "status", "source")
+    found = components(builtins(), "environment")
+    named = [dict(zip(heads, (row.name, row.distribution, row.status, row.value), strict=True)) for row in found]
     entries = _entries(config, overrides) if config is not None else []
     if json_output:
         as_json({"services": list(_SCHEMES), "environments": named, "entries": entries})
@@ -126,7 +129,7 @@ def list_environments(config: Path | None = None, /, *overrides: str, json_outpu
     for scheme in _SCHEMES:
         print(f"  {scheme}" + (" (not built yet)" if unbuilt_service(scheme) else ""))
     print()
-    _print(named, ("environment", "source"), False)
+    _print(named, heads, False)
     if config is not None:
         print()
         _print(entries, ("name", "weight", "service", "harness", "program", "rollout"), False)

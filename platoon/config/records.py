@@ -38,6 +38,7 @@ __all__ = [
     "dump_resolved",
     "read_lock",
     "start_records",
+    "supervisor_pid",
     "to_yaml",
     "update_lock",
     "update_run_lock",
@@ -170,12 +171,17 @@ def update_lock(run_dir: Path, **records: Any) -> None:
 update_run_lock = update_lock
 
 
+def supervisor_pid() -> int | None:
+    """The process that starts this run again when it dies; None when nobody does."""
+    text = os.environ.get(SUPERVISOR, "")
+    return int(text) if text.isdigit() and int(text) == os.getppid() else None
+
+
 def write_process_record(run_dir: Path, command: str) -> None:
     """Write `process.json`: which process runs in this directory (its supervisor, when it has one), which process
     trains, and the label its sandboxes carry."""
     start = process_start(os.getpid())
-    supervisor = os.environ.get(SUPERVISOR, "")
-    owner = int(supervisor) if supervisor.isdigit() and int(supervisor) == os.getppid() else os.getpid()
+    owner = supervisor_pid() or os.getpid()
     record = {
         "command": command,
         "host": socket.gethostname(),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from platoon.config import ConfigError, Loaded
-from platoon.config.records import update_lock, write_process_record, write_run_record
+from platoon.config.records import supervisor_pid, update_lock, write_process_record, write_run_record
 from platoon.extensions.components import Components
 from platoon.render import build_renderer
 from platoon.train.identity import IDENTITY, bind_identity, overlap_warnings, run_identity
@@ -27,6 +27,8 @@ def record_start(loaded: Loaded, plan: RunPlan, argv: Sequence[str], components:
         records["excluded_tasks"] = excluded
     write_run_record(loaded, run_dir, argv, **records)
     write_process_record(run_dir, "train")
+    if plan.config.watchdog.max_restarts > 0 and supervisor_pid() is None:
+        log.warning("watchdog.max_restarts: not used here; only `platoon train` starts a run again")
     for warning in overlap_warnings(plan.train, plan.held_out):
         log.warning("%s", warning)
     identity = run_identity(plan.config, plan.train, plan.held_out)
