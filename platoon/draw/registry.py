@@ -114,6 +114,10 @@ class Registry:
             return self._checked(replace(made, entry_point=reference))
         raise ValueError(self._unknown(reference))
 
+    def of_class(self, cls: type[Any]) -> Component:
+        """A class at hand, as `module:Class` would name it. ValueError when it breaks the contract."""
+        return self._checked(self._component(f"{cls.__module__}:{cls.__qualname__}", cls, "import"))
+
     def _unknown(self, reference: str) -> str:
         known = [*self.core, *self._registered, *entry_points.installed(self.kind)]
         close = nearest(reference, known)

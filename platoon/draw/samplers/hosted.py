@@ -73,7 +73,7 @@ class HostedSampler:
         sizes = {label: info.group_size for label, info in setup.entries.items()}
         self._size_N = np.array([sizes.get(pool[row].entry or "", 1) for row in self._first.values()], np.int64)
         self._largest = int(self._size_N.max())
-        self._complained: set[str] = set()
+        self.complaints: dict[str, str] = {}  # the first of each kind
         self._sampler = self._make()
 
     def _make(self) -> TaskSampler:
@@ -255,8 +255,8 @@ class HostedSampler:
         return [f"saved sampler {self.name}: its state does not load ({caught.text}); it starts afresh"]
 
     def _complain(self, kind: str, text: str) -> None:
-        level = logging.DEBUG if kind in self._complained else logging.ERROR
-        self._complained.add(kind)
+        level = logging.DEBUG if kind in self.complaints else logging.ERROR
+        self.complaints.setdefault(kind, text)
         log.log(level, "sampler %s (%s): %s", self.name, self.source, text)
 
 
