@@ -62,8 +62,16 @@ async def ensure_pool(client: Any, name: str) -> None:
         print(f"work pool {name}: there ({pool.type})")
     except ObjectNotFound:
         kind = POOLS.get(name, "process")
-        await client.create_work_pool(WorkPoolCreate(name=name, type=kind))
+        await client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=template(kind)))
         print(f"work pool {name}: made ({kind})")
+
+
+def template(kind: str) -> dict[str, Any]:
+    """A pool's job template: ours for Kubernetes; for the others the worker brings its own when it first starts."""
+    if kind != "kubernetes":
+        return {}
+    found: dict[str, Any] = yaml.safe_load((ROOT / "deployments/kubernetes/job-template.yaml").read_text())
+    return found
 
 
 async def ensure_automation(client: Any, silence: float) -> None:

@@ -1,14 +1,15 @@
 """The flows that deployments run: the same bodies, started by a Prefect worker with one `RunParams`.
 
-Prefect owns the process here: it records the outer run, and its SIGTERM handler stays. A cancellation reaches the body
-as CancelledError; the run saves and leaves. A retry, a rescheduled run and a second submission all go on where the run
-directory stands.
+Prefect owns the process here: it records the outer run, and its SIGTERM handler stays. The body runs on a thread of its
+own; a cancellation asks it to save and leave. A retry, a rescheduled run and a second submission all go on where the
+run directory stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -17,6 +18,7 @@ from prefect.states import Completed
 from flows.eval import evaluate_body, load_evaluation
 from flows.params import RunParams
 from flows.prepare import load_any, prepare_body
+from flows.running import run_beside
 from flows.train import load_training, train_body
 from platoon.train.stop import StopRequest
 from tasks.endpoint import configured_endpoint
@@ -39,7 +41,7 @@ async def train(params: RunParams) -> State[None]:
     loaded = load_training(params.config, params.overrides)
     stop = StopRequest()
     with recorded_here():
-        result = await train_body(loaded, stop, resume=params.resume)
+        result = await run_beside(partial(train_body, loaded, stop, resume=params.resume), stop)
     if result.status == "interrupted":
         return Completed(name="Stopped", message=f"stopped at step {result.step} ({stop.reason}); submit it to go on")
     return Completed(message=f"{result.status} at step {result.step}: {result.run_dir}")
@@ -50,7 +52,7 @@ async def evaluate(params: RunParams) -> State[None]:
     """Evaluate a policy; the report is in the output directory."""
     loaded = load_evaluation(params.config, params.overrides)
     with recorded_here():
-        result = await evaluate_body(loaded)
+        result = await run_beside(partial(evaluate_body, loaded))
     return Completed(message=f"evaluated: {result.output_dir}")
 
 
@@ -58,7 +60,8 @@ async def evaluate(params: RunParams) -> State[None]:
 async def prepare(params: RunParams) -> State[None]:
     """Fetch what a config needs. Fails when a step failed."""
     with recorded_here():
-        steps = await prepare_body(load_any(params.config, params.overrides), dry_run=False)
+        loaded = load_any(params.config, params.overrides)
+        steps = await run_beside(partial(prepare_body, loaded, dry_run=False))
     if failed := [str(step) for step in steps if step.status == "failed"]:
         raise RuntimeError("; ".join(failed))
     return Completed(message=f"ready: {len(steps)} steps")

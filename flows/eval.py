@@ -1,6 +1,6 @@
 """The evaluation flow: play every task of a split with one policy, and report.
 
-from flows.eval import evaluate
+from flows import evaluate
 result = evaluate("eval.yaml", overrides=["split=test"])
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.results import EvaluationResult
 from flows.running import chosen_recording, exit_guard, finish_command, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
@@ -28,15 +29,15 @@ Overrides = Sequence[str] | Mapping[str, Any]
 def evaluate(
     config: str | Path | Loaded, overrides: Overrides = (), *, orchestration: Orchestration | None = None
 ) -> Any:
-    """Evaluate and return the `EvalResult`. In a notebook (inside an event loop): `await evaluate(...)`.
+    """Evaluate and return the `EvaluationResult`. In a notebook (inside an event loop): `await evaluate(...)`.
 
     Interrupted, it leaves; the next call goes on where the output directory stands.
     """
 
-    async def work() -> EvalResult:
+    async def work() -> EvaluationResult:
         loaded = load_evaluation(config, overrides)
         with chosen_recording(loaded, orchestration):
-            return await eval_flow(loaded)
+            return EvaluationResult.of(await eval_flow(loaded))
 
     return work() if in_loop() else run_to_end(work)
 

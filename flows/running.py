@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -27,6 +27,7 @@ from tasks.recording import Recorder, away, leave, recording
 T = TypeVar("T")
 log = logging.getLogger("platoon.orchestration")
 FORCED = 1
+LEAVE_SECONDS = 25.0  # a worker kills a cancelled run after 30
 
 
 def in_loop() -> bool:
@@ -66,6 +67,34 @@ def run_to_end(
         return side.run()
 
 
+async def run_beside(work: Callable[[], Coroutine[Any, Any, T]], stop: StopRequest | None = None) -> T:
+    """Run `work()` on a thread with a loop of its own and wait for it here. Call it in the flow of a worker.
+
+    Prefect ends such a process by an exception in its main thread, which cancels every task of the loop there at once:
+    a step would be torn. Here that asks for the stop (without `stop`: cancels the work), gives it `LEAVE_SECONDS` to
+    save and leave, and then lets the cancellation go on.
+    """
+    side = _SideThread(work)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="platoon-flow")
+    running = thread.submit(contextvars.copy_context().run, side.start)
+    thread.shutdown(wait=False)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(running))
+    except asyncio.CancelledError:
+        if running.done():
+            raise
+        log.warning("cancelled: stopping at the next safe point, within %.0f s", LEAVE_SECONDS)
+        if stop is not None:
+            stop.request("cancelled")
+        else:
+            side.cancel()
+        left = await asyncio.to_thread(wait, [running], LEAVE_SECONDS)
+        if left.not_done:
+            log.warning("not left within %.0f s; the run goes on from its newest checkpoint", LEAVE_SECONDS)
+            side.cancel()
+        raise
+
+
 def force_exit() -> NoReturn:
     """End the process at once, as a second signal asks."""
     os._exit(FORCED)
@@ -103,14 +132,15 @@ class _SideThread(Generic[T]):
         context = contextvars.copy_context()
         with ThreadPoolExecutor(1, thread_name_prefix="platoon-flow") as thread:
             # result() waits interruptibly: handlers of signals run in this thread
-            return thread.submit(context.run, self._target).result()
+            return thread.submit(context.run, self.start).result()
 
     def cancel(self) -> None:
         if self._main is not None:
             loop, task = self._main
             loop.call_soon_threadsafe(task.cancel)
 
-    def _target(self) -> T:
+    def start(self) -> T:
+        """The thread's work: the coroutine to its end."""
         return asyncio.run(self._run())
 
     async def _run(self) -> T:

@@ -1,6 +1,6 @@
 """The training flow: open the run, train step after step, finish.
 
-    from flows.train import train
+    from flows import train
     result = train("first-run.yaml", overrides=["train.max_training_steps=3"])
 
 Prefect sees a flow run and, for each step, a subflow with a task for each phase. It only records: the run directory
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flows.params import Resume, check_resume
+from flows.results import TrainResult
 from flows.running import chosen_recording, exit_guard, finish_command, force_exit, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
@@ -36,13 +37,13 @@ def train(
     resume: Resume = "auto",
     orchestration: Orchestration | None = None,
 ) -> Any:
-    """Train to the end and return the `RunResult`. In a notebook (inside an event loop): `await train(...)`.
+    """Train to the end and return the `TrainResult`. In a notebook (inside an event loop): `await train(...)`.
 
     Ctrl-C stops at the next safe point with a final save; a second one cancels. Raises ConfigError for a bad config.
     """
     stop = StopRequest()
 
-    def work() -> Coroutine[Any, Any, RunResult]:
+    def work() -> Coroutine[Any, Any, TrainResult]:
         return train_async(config, overrides, resume=resume, orchestration=orchestration, stop=stop)
 
     return work() if in_loop() else run_to_end(work, stop)
@@ -55,11 +56,11 @@ async def train_async(
     resume: Resume = "auto",
     orchestration: Orchestration | None = None,
     stop: StopRequest | None = None,
-) -> RunResult:
+) -> TrainResult:
     """`train` as a coroutine, with a stop request of the caller's."""
     loaded = load_training(config, overrides)
     with chosen_recording(loaded, orchestration):
-        return await train_flow(loaded, stop or StopRequest(), resume)
+        return TrainResult.of(await train_flow(loaded, stop or StopRequest(), resume))
 
 
 def run_train(

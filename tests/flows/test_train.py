@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from flows import train
 from flows.params import RunParams, check_resume
-from flows.train import train, train_steps
+from flows.train import train_steps
 from platoon.config import ConfigError
 from platoon.train.step import LoopState, Phase, StepReport
 from tasks.recording import Recorder, current_run_id, recorded
@@ -96,6 +97,8 @@ def test_a_call_outside_a_loop_trains_to_the_end(tmp_path: Path, monkeypatch: py
     result = train("run.yaml", overrides=["stats.trial_name=called"], orchestration="off")
     assert (result.status, result.step, result.exit_code) == ("finished", 1, 0)
     assert (tmp_path / "runs/exp/called/checkpoints.jsonl").is_file()
+    assert result.metrics.filter(result.metrics["step"] == 1)["train/step"].to_list() == [1.0]
+    assert result.tasks["groups"].sum() == result.groups.height == 1
     again = train("run.yaml", overrides={"stats.trial_name": "called"}, orchestration="off")
     assert again.status == "nothing to do"
     with pytest.raises(ConfigError, match="resume: never"):

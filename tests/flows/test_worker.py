@@ -1,0 +1,98 @@
+"""Deployed runs under a real worker: killed, resumed, refused, cancelled, finished. One run directory, one server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from platoon.stats.jsonl import read_jsonl
+from platoon.testing.audit import audit_run
+from tests.flows.prefect_server import PrefectServer
+from tests.flows.worker import Submitted, bootstrap, submit, wait_for, worker
+from tests.train.running import PROJECT, lines, run_dir, start, wait_until
+
+pytestmark = [pytest.mark.orchestrated, pytest.mark.timeout(290)]
+STEPS = 60
+DRAWS_A_STEP = 3 * 3
+
+
+@pytest.fixture(scope="module")
+def deployed(prefect_api: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    bootstrap(prefect_api)
+    with worker(prefect_api, tmp_path_factory.mktemp("worker")):
+        yield prefect_api
+
+
+def steps_done(log_path: Path) -> int:
+    return lines(run_dir(log_path) / "tasks" / "events.jsonl") // DRAWS_A_STEP
+
+
+def progressed(log_path: Path, run: Submitted, steps: int = 3) -> None:
+    """Until this run has trained some steps."""
+    before = steps_done(log_path)
+    wait_for(lambda: steps_done(log_path) >= before + steps, lambda: str(run.state()))
+
+
+def test_killed_resumed_refused_cancelled_and_finished(deployed: PrefectServer, tmp_path: Path) -> None:
+    def train(resume: str = "auto", steps: int = STEPS) -> Submitted:
+        overrides = (f"log_path={tmp_path}", f"train.max_training_steps={steps}", "eval.every=0")
+        return submit(deployed, "train/local", PROJECT, *overrides, resume=resume)
+
+    first = train(resume="never")
+    progressed(tmp_path, first)
+    os.kill(json.loads((run_dir(tmp_path) / "owner.json").read_text())["pid"], signal.SIGKILL)
+    assert first.until("CRASHED", "FAILED", "COMPLETED")["type"] == "CRASHED"
+
+    second = train(resume="must")
+    progressed(tmp_path, second)
+    refused = train()
+    state = refused.until("FAILED", "COMPLETED", "CRASHED")
+    assert state["type"] == "FAILED"
+    assert "is in use by process" in state["message"]
+    assert second.state()["type"] == "RUNNING"
+
+    second.cancel()
+    assert second.until("CANCELLED", "CRASHED", "FAILED", "COMPLETED")["type"] == "CANCELLED"
+    saved = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows[-1]
+    assert saved["name"].endswith("_interrupted"), "a cancelled run saves before it leaves"
+    assert saved["batch"] >= 3
+
+    end = saved["batch"] + 2
+    third = train(steps=end)
+    state = third.until("COMPLETED", "CRASHED", "FAILED")
+    assert state["type"] == "COMPLETED"
+    assert str(run_dir(tmp_path)) in state["message"]
+    audit = audit_run(run_dir(tmp_path))
+    assert audit.problems == []
+    assert audit.fates == dict.fromkeys(range(3 * end), "consumed")
+    assert audit.starts == 3
+
+
+def test_the_heartbeat_automation_marks_a_killed_run_and_starts_nothing(
+    deployed: PrefectServer, tmp_path: Path
+) -> None:
+    """A run that nobody supervises, as one of its own on a cluster: only the automation can tell that it is gone."""
+    bootstrap(deployed, "--silence", "10")
+    try:
+        arguments = ("train.max_training_steps=1000", "eval.every=0", "orchestration=require", "stats.trial_name=t")
+        process = start(tmp_path, *arguments, env={"PREFECT_API_URL": deployed.url})
+        wait_until(lambda: steps_done(tmp_path) >= 2, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        rows = lines(run_dir(tmp_path) / "checkpoints.jsonl")
+        (run,) = deployed.flow_runs(name={"any_": ["e/t"]}, state={"type": {"any_": ["RUNNING"]}})
+        killed = Submitted(deployed, run["id"])
+        state = killed.until("CRASHED")
+        assert state["message"] == "No heartbeat: the process is gone."
+        alive = {"type": {"any_": ["RUNNING", "PENDING", "SCHEDULED"]}}
+        wait_for(lambda: not deployed.flow_runs(state=alive), lambda: str(deployed.flow_runs(state=alive)))
+        assert lines(run_dir(tmp_path) / "checkpoints.jsonl") == rows
+    finally:
+        for automation in httpx.post(f"{deployed.url}/automations/filter", json={}, timeout=30).json():
+            httpx.delete(f"{deployed.url}/automations/{automation['id']}", timeout=30)
