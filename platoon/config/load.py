@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -39,6 +39,13 @@ class Resolver(Protocol):
     """Expands an entry's `env:`; what it raises as ValueError becomes a problem of that entry."""
 
     def expand(self, entry: dict[str, Any]) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class ClassFinder(Protocol):
+    """A resolver that also finds the config class which `trainer_config` names; ValueError when it is none."""
+
+    def config_class(self, reference: str, packages: Sequence[str]) -> type: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def load(
         text = "the file has neither a train section (training) nor an inference section (evaluation)"
         draft.problems.append(Problem((), text, place=str(draft.file)))
         raise draft.report()
-    root = _ROOTS[chosen]
+    root = _narrowed(_ROOTS[chosen], draft, resolver)
     draft.complete(root, resolver, training=chosen == "train")
     config, failed = build(draft.data, root)
     draft.refuse(failed)
@@ -138,8 +145,13 @@ class Draft:
     def complete(self, root: Any, resolver: Resolver | None, *, training: bool) -> None:
         """Apply overrides, deprecated names, named environments, paths and the site profile. `root`: the section
         class that types the overrides, or Any."""
+        named = set(_trainer_configs(self.data).values())
         self.data, failed = apply_overrides(self.data, self.overrides, root, self.merged.places)
         self.problems += failed
+        changed = {i: name for i, name in _trainer_configs(self.data).items() if name not in named}
+        for index in changed:
+            text = "an override cannot change the config class, which types the overrides; set it in a file"
+            self.problems.append(Problem(("environments", index, "trainer_config"), text))
         if root is not Any:
             self.data, self.deprecations, failed = replace_deprecated(self.data, root)
             self.problems += failed
@@ -158,6 +170,35 @@ class Draft:
     def report(self) -> ConfigError:
         """All problems as the one error."""
         return _report(self.file, self.problems, self.merged.places)
+
+
+def _narrowed(root: type[Root], draft: Draft, resolver: Resolver | None) -> type[Root]:
+    """The config class that the files' entries name, where it extends the command's; else the command's."""
+    named = _trainer_configs(draft.data)
+    if not named or not isinstance(resolver, ClassFinder):
+        return root
+    index, reference = next(iter(named.items()))
+    packages = [
+        entry["package"]
+        for entry in draft.data["environments"]
+        if isinstance(entry, dict) and isinstance(entry.get("package"), str)
+    ]
+    try:
+        found = resolver.config_class(reference, packages)
+    except ValueError as error:
+        draft.problems.append(Problem(("environments", index, "trainer_config"), str(error)))
+        return root
+    return found if issubclass(found, root) else root
+
+
+def _trainer_configs(data: Mapping[str, Any]) -> dict[int, str]:
+    """Index of an entry -> the config class that it names."""
+    entries = data.get("environments")
+    found = {}
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict) and isinstance(entry.get("trainer_config"), str):
+            found[index] = entry["trainer_config"]
+    return found
 
 
 def _own_providers(data: Mapping[str, Any]) -> frozenset[int]:

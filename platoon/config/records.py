@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,7 +115,21 @@ def read_lock(run_dir: Path) -> dict[str, Any] | None:
 
 def to_yaml(data: Mapping[str, Any]) -> str:
     """Plain data as block-style YAML, key order and unicode kept."""
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+    return yaml.dump(
+        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts whose line breaks and control characters a plain or single-quoted YAML text would lose."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if _BREAKS.search(value) else None)
+
+
+_BREAKS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+_Dumper.add_representer(str, _text)
 
 
 def _anchored(loaded: Loaded) -> dict[str, Any]:

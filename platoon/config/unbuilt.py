@@ -74,7 +74,6 @@ ENTRIES: tuple[Unbuilt, ...] = (
         Unbuilt(f"environments.*.{key}", _LOADERS)
         for key in ("dataset_loader", "eval_dataset_loader", "task_loader", "rollout", "eval_rollout")
     ),
-    Unbuilt("environments.*.trainer_config", "a config class of your own"),
     Unbuilt("environments.*.workflow", "a workflow class of your own", ("group_rollout",)),
     Unbuilt("environments.*.workflow_kwargs", "a workflow class of your own", ({},)),
     Unbuilt("environments.*.eval_workflow_kwargs", "a workflow class of your own", ({},)),

@@ -6,8 +6,9 @@ The named keys are the lowest layer below what the config wrote. Resolving a nam
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from platoon.extensions.names import (
     split_reference,
     version_matches,
 )
+from platoon.extensions.registry import resolve_component
 
 _FORBIDDEN = frozenset(
     {
@@ -115,6 +117,17 @@ class NamedEnvironments:
         if defaults:
             merged["harness_options"] = deep_merge(defaults, options)
         return {"env": reference if ":" in reference else named.ref, **merged}
+
+    def config_class(self, reference: str, packages: Sequence[str]) -> type:
+        """The class that an entry's `trainer_config` names, once the entries' packages are imported. ValueError when
+        there is none; a package that fails is reported where components are looked up."""
+        for package in packages:
+            with Boundary("extension", quiet=True):
+                import_module(package)
+        found = resolve_component("trainer_config", reference)
+        if not isinstance(found, type):
+            raise ValueError(f"{reference!r} is {found!r}, not a config class")
+        return found
 
 
 def _defaults(named: EnvironmentEntry, harness: Any, own: Mapping[str, Any]) -> dict[str, Any]:

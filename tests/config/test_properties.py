@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from platoon.config import ConfigError, EvalRun, Section, TrainRun, load
@@ -154,6 +154,8 @@ ODD = st.text(max_size=10) | st.sampled_from(
 
 
 @settings(max_examples=80, deadline=None)
+@example("\x85", "a\x85 b")
+@example("\u2028", "\ufeff\t ")
 @given(ODD, ODD)
 def test_odd_texts_survive_the_resolved_file(note: str, extra: str) -> None:
     values = {
