@@ -19,7 +19,7 @@ from flows.results import TrainResult
 from flows.running import chosen_recording, exit_guard, finish_command, force_exit, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
 from platoon.envs.named import NamedEnvironments
-from platoon.train.run import RunResult, TrainingRun, open_training
+from platoon.train.run import RunResult, TrainingRun, already_finished, open_training
 from platoon.train.step import LoopState, Phase, StepReport
 from platoon.train.stop import StopRequest
 from tasks.endpoint import Orchestration
@@ -74,6 +74,8 @@ def run_train(
     When Prefect's API is away at the end, the process ends here instead of waiting for it.
     """
     loaded = load_training(config, overrides)
+    if (done := already_finished(loaded)) is not None:
+        return done.exit_code
     stop = StopRequest()
     with chosen_recording(loaded, orchestration) as recorder, exit_guard(recorder):
         result = run_to_end(lambda: train_flow(loaded, stop, "auto", argv), stop, force_exit)

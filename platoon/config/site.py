@@ -92,9 +92,9 @@ class Site:
         return {**record, "named_after": str(self.named_after)} if self.named_after is not None else record
 
     def lines(self) -> list[str]:
-        """For people: which profile counts, and what it gave to this run."""
+        """For people: which profile counts, and what it gave to this run. Nothing without a profile."""
         if self.path is None:
-            return [f"no site profile ({self.looked_for} is not there); cache in {self.cache_root}"]
+            return []
         values = [f"{key}: {show(value)}" for key, value in self.profile.model_dump(exclude_unset=True).items()]
         given = [f"{key}: {show(value)}" for key, value in self.gave.items()]
         lines = [f"site profile {self.path}: {', '.join(values) or 'empty'}"]

@@ -167,7 +167,7 @@ class CheckpointConfig(Cadence):
 class WandbConfig(Section):
     """Weights & Biases. `mode: disabled` turns it off. The key is never written anywhere."""
 
-    mode: Text = "online"
+    mode: Literal["online", "offline", "disabled", "shared"] = "online"
     project: str | None = None
     entity: str | None = None
     name: str | None = None

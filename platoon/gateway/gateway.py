@@ -226,9 +226,8 @@ class ModelGateway(AgentRegistry):
         for block in parsed.unparsed:
             self._unparsed_logged += 1
             if self._unparsed_logged <= 3 or self._unparsed_logged % 1000 == 0:
-                log.warning(
-                    "unparsed tool call no. %d (%s): %.300s", self._unparsed_logged, block["error"], block["raw_text"]
-                )
+                text = " ".join(block["raw_text"].split())
+                log.info("unparsed tool call no. %d (%s): %.300s", self._unparsed_logged, block["error"], text)
         truncated = sampled.stop_reason == "length"
         message, emitted = message_of(parsed, truncated=truncated)
         return ChatResponse(

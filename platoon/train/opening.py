@@ -25,7 +25,7 @@ from platoon.config.service_address import (
 from platoon.train.checkpoints import Checkpoint
 from platoon.train.failures import ServiceError, service_words, status_of, with_retries
 from platoon.train.local_service import LocalService, LocalServiceError, running_service
-from platoon.train.service import ServiceSession, probe
+from platoon.train.service import ServiceSession, probe, require_sdk
 
 log = logging.getLogger("platoon.train")
 DEFAULT_SAMPLE_SECONDS = 600.0
@@ -36,6 +36,7 @@ async def find_service(config: TrainRun, *, resuming: bool) -> ServiceAddress | 
 
     ConfigError for a missing key, and for a fresh run that nobody answers.
     """
+    require_sdk()
     if is_local(config.tinker_base_url):
         return None
     address = service_address(config.tinker_base_url)

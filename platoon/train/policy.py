@@ -20,7 +20,7 @@ from platoon.render import build_renderer
 from platoon.train.failures import ServiceError, service_words, with_retries
 from platoon.train.local_service import local_service
 from platoon.train.opening import sample_timeout_seconds
-from platoon.train.service import ServiceSession, TinkerSampler, probe
+from platoon.train.service import ServiceSession, TinkerSampler, probe, require_sdk
 
 ABSENT = (400, 404, 422)
 
@@ -51,6 +51,7 @@ class OpenedPolicy:
 @asynccontextmanager
 async def open_policy(settings: PolicySettings, state_dir: Path, run: str) -> AsyncIterator[OpenedPolicy]:
     """Open the policy. ConfigError for a missing or refused key, an unknown model or a service that is not there."""
+    require_sdk()
     async with AsyncExitStack() as stack:
         renderer = build_renderer(settings.model_name, settings.renderer_name, settings.renderer_kwargs)
         address = await _address(settings, state_dir, stack)

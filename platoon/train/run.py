@@ -220,6 +220,26 @@ async def plan_run(config: TrainRun, run_dir: Path, resume: Checkpoint | None) -
     return RunPlan(config, run_dir, planned.train, planned.held_out, planned.sampling, steps, evaluation, resume, start)
 
 
+def already_finished(loaded: Loaded) -> RunResult | None:
+    """The result of a run that has nothing left to do, where its directory alone tells; None to open it and see.
+
+    A length in epochs needs the tasks listed. Imports no environment and asks no service.
+    """
+    config = loaded.train_config
+    steps = config.train.max_training_steps
+    if steps is None or config.train.num_epochs is not None or config.eval.strategy == "epoch":
+        return None
+    run_dir = run_directory(config)
+    resume = newest_resumable(run_dir, config.train.num_minibatches)
+    evaluation = EvaluationPlan(config.eval.interval(1), config.eval.at_start, config.eval.max_concurrent_rollouts or 1)
+    if resume is None or resume.batch < steps:
+        return None
+    if evaluation.due(steps) and steps not in evaluated_steps(run_dir):
+        return None
+    log.info("the run in %s is finished (%d steps)", run_dir, steps)
+    return RunResult(run_dir, "nothing to do", resume.batch, 0)
+
+
 def check_training(config: TrainRun) -> None:
     """What a training run needs beyond a config that loads. ConfigError reports all of it."""
     problems = []
@@ -234,6 +254,8 @@ def check_training(config: TrainRun) -> None:
 
 async def train_run(loaded: Loaded, stop: StopRequest | None = None, argv: Sequence[str] = ()) -> RunResult:
     """Train to the end (or to a stop) without orchestration."""
+    if (done := already_finished(loaded)) is not None:
+        return done
     async with open_training(loaded, stop, argv) as run:
         while not run.finished:
             await run.step()

@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import httpx
@@ -45,6 +46,14 @@ class SavedWeights:
 
     state_path: str
     sampler_path: str
+
+
+def require_sdk() -> None:
+    """ConfigError, before anything is written, when the SDK is not installed."""
+    if find_spec("tinker") is None:
+        raise ConfigError(
+            "training services are reached through the tinker SDK, which is not installed: pip install 'platoon[local]'"
+        )
 
 
 async def probe(address: ServiceAddress, seconds: float = 4.0) -> None:
