@@ -11,6 +11,9 @@ WHAT ?=
 first-run: $(UV)
 	$(RUN) platoon server start
 	$(RUN) platoon train examples/first-run/train.yaml
+	@echo "results:   runs/first-run/errand (docs/run-directory.md names each file)"
+	@echo "by task:   $(RUN) platoon tasks show runs/first-run/errand"
+	@echo "in the UI: $(RUN) platoon server status"
 
 check: $(UV)
 	$(RUN) ruff check .
