@@ -82,7 +82,7 @@ class Dispatcher:
         self._next_seq = 0
         self._outstanding: dict[Key, Draw] = {}
         self._backlog = Backlog()
-        self._asking: tuple[int, Token | None] | None = None  # a ticket, and the slot that is decided
+        self._asking: tuple[int, Token | None, int] | None = None  # ticket, the slot that is decided, permits
         self._tickets: dict[Key, int] = {}  # of groups that wait for permits: kept for a draw put back
         self._slots: dict[Key, str] = {}  # label slots in use
         self._active: dict[str, int] = {}
@@ -114,11 +114,10 @@ class Dispatcher:
         if isinstance(found, Draw):
             return self._begin(found, ticket, records)
         token = found if isinstance(found, Token) else None
-        self._asking = (ticket, token)
+        ask = found if isinstance(found, Ask) else Ask(self.settings.size_of(found.entry), found.entry, tuple(records))
+        self._asking = (ticket, token, ask.size)
         self.places.asking = True
-        if isinstance(found, Ask):
-            return found
-        return Ask(self.settings.size_of(found.entry), found.entry, tuple(records))
+        return ask
 
     def decide(self) -> Start | Wait:
         """The permits asked for are there: let the sampler choose among what may start now.
@@ -126,9 +125,9 @@ class Dispatcher:
         The statistics must be up to date. Waiting means that nothing may; what was held is given back.
         """
         assert self._asking is not None, "decide follows an Ask"
-        ticket, token = self._asking
+        ticket, token, size = self._asking
         closed = frozenset(label for label in self.settings.limits if not self._label_has_room(label))
-        scene = Scene(self.version, self.step, closed, None if token else self._largest_startable())
+        scene = Scene(self.version, self.step, closed, None if token else size)
         entry = token.entry if token is not None else None
         pick = self.sampling.ask(entry, scene, fallback=token is not None and token.fallback)
         if pick is None:
@@ -146,7 +145,7 @@ class Dispatcher:
     def withdraw(self) -> None:
         """Nothing was decided: a slot goes first in its entry's queue and what was held is given back."""
         assert self._asking is not None, "withdraw follows an Ask"
-        ticket, token = self._asking
+        ticket, token, _ = self._asking
         self._asking = None
         self.places.asking = False
         if token is not None:

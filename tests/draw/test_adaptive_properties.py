@@ -128,7 +128,7 @@ class AdaptiveMachine(RuleBasedStateMachine):
                     self.note(decision.records)
                     if chosen.entry is not None:
                         assert decision.draw.entry == chosen.entry
-                assert decision.draw.group_size <= reservation.size
+                assert decision.draw.group_size <= reservation.size, "no more permits than were asked for"
                 reservation.shrink(decision.draw.group_size)
                 self.running[decision.draw.key] = (decision.draw, reservation)
             chosen_next = self.dispatcher.choose()
@@ -310,5 +310,5 @@ class AdaptiveMachine(RuleBasedStateMachine):
 
 TestAdaptive = AdaptiveMachine.TestCase
 TestAdaptive.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
