@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from platoon.config import add_project_path
 from platoon.gateway.sampling import Sampled, SamplingParams
 from platoon.render import build_renderer
+from platoon.stats.tables import read_table
 from platoon.testing.training_service import FakeTrainingSession, Reply
 from platoon.train.assembly import assemble
 from platoon.train.client_metrics import resident_bytes
@@ -70,6 +71,8 @@ async def soak(work: Path, steps: int, overrides: dict[str, Any]) -> list[tuple[
         while not run.finished:
             report = await run.step()
             if report is not None and report.step % EVERY == 0:
+                if not seen:
+                    read_table(directory, "metrics")  # the first read of a table brings its reader in, once
                 gc.collect()
                 seen.append((report.step, (resident_bytes() or 0) / 2**20, open_files()))
                 rate = report.step / (time.monotonic() - began)

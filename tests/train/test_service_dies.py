@@ -7,10 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from platoon.testing.audit import audit_run
-from tests.train.running import finish, kill_when, lines, run_dir, start
+from tests.train.running import finish, lines, run_dir, start
 
 
 def service_of(parent: int) -> int:
@@ -26,12 +24,11 @@ def service_of(parent: int) -> int:
     raise AssertionError("the run has no service")
 
 
-@pytest.mark.parametrize("events", [2, 12])
-def test_run_ends_with_a_message_and_can_go_on(events: int, tmp_path: Path) -> None:
+def test_run_ends_with_a_message_and_can_go_on(tmp_path: Path) -> None:
     log = run_dir(tmp_path) / "tasks/events.jsonl"
     process = start(tmp_path, "train.max_training_steps=1000", "eval.every=0")
     deadline = time.monotonic() + 60
-    while lines(log) < events:
+    while lines(log) < 12:
         assert process.poll() is None, (tmp_path / "output").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -44,20 +41,3 @@ def test_run_ends_with_a_message_and_can_go_on(events: int, tmp_path: Path) -> N
     assert again.returncode == 0, again.stderr
     audit = audit_run(run_dir(tmp_path))
     assert audit.problems == []
-
-
-def test_a_killed_run_takes_its_service_with_it(tmp_path: Path) -> None:
-    process = start(tmp_path, "train.max_training_steps=1000", "eval.every=0")
-    found: list[int] = []
-
-    def started() -> bool:
-        if lines(run_dir(tmp_path) / "tasks/events.jsonl") < 2:
-            return False
-        found.append(service_of(process.pid))
-        return True
-
-    assert kill_when(process, started)
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{found[0]}").exists():
-        assert time.monotonic() < deadline, "the service outlived its run"
-        time.sleep(0.01)
