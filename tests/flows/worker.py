@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from tasks.recording import SETTINGS
 from tests.flows.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,8 +23,9 @@ SECONDS = 120.0
 
 
 def user_environment(server: PrefectServer) -> dict[str, str]:
-    """The environment of a user's shell: Prefect's own patience, not that of a training process."""
-    return {**os.environ, "PREFECT_API_URL": server.url, "PREFECT_CLIENT_MAX_RETRIES": "5"}
+    """The environment of a user's shell, without the settings of a training process."""
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    return {**kept, "PREFECT_API_URL": server.url, "DO_NOT_TRACK": "1"}
 
 
 def bootstrap(server: PrefectServer, *arguments: str) -> None:

@@ -1,0 +1,157 @@
+"""What outages of Prefect's server cost a training run: killed and restarted three times during 60 steps.
+
+    python benchmarks/outages.py [--steps 60]
+
+Trains the errand of the first run twice on the embedded service, recorded by a server of its own: once undisturbed,
+once with the server killed (SIGKILL) at a quarter, a half and three quarters and started again some steps later. Prints
+whether the final weights are the same, the median step of both, and the seconds each outage cost. Both runs share this
+machine with whatever else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from platoon.stats.jsonl import read_jsonl  # noqa: E402
+
+DOWN_STEPS = 5
+
+
+@dataclass
+class Server:
+    """A Prefect server in a directory, on one port for all its lives."""
+
+    home: Path
+    port: int = 4377
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api"
+
+    def start(self) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+        environment |= {"PREFECT_HOME": str(self.home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+        environment |= {"PREFECT_SERVER_UI_ENABLED": "false", "DO_NOT_TRACK": "1"}
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        with (self.home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=1).is_success
+        except httpx.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Observed:
+    """When each step ended (monotonic seconds), as the run's progress lines said, and which steps began an outage."""
+
+    ends: list[float] = field(default_factory=list)
+    killed: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
+
+    def seconds(self) -> list[float]:
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+
+
+def train(directory: Path, server: Server, steps: int, disturb: Callable[[int, Observed], None]) -> Observed:
+    command = [sys.executable, "-m", "platoon", "train", "examples/first-run/train.yaml", "--orchestration", "require"]
+    command += [f"log_path={directory}", f"train.max_training_steps={steps}", "eval.every=0"]
+    environment = {**os.environ, "PREFECT_API_URL": server.url}
+    run = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    observed = Observed()
+    assert run.stderr is not None
+    for line in run.stderr:
+        if line.startswith("step "):
+            observed.ends.append(time.monotonic())
+            disturb(len(observed.ends), observed)
+        elif "Prefect API" in line:
+            print("   ", line.strip())
+    if (code := run.wait()) != 0:
+        raise SystemExit(f"the run ended with {code}")
+    return observed
+
+
+def weights(run_dir: Path) -> str:
+    """Digest of the newest checkpoint's arrays."""
+    path = read_jsonl(run_dir / "checkpoints.jsonl").rows[-1]["state_path"]
+    for record in (json.loads(file.read_text()) for file in (run_dir / "service").glob("**/records/*.json")):
+        if path == f"tinker://{record['model_id']}/{record['kind']}/{record['name']}":
+            files = sorted((run_dir / "service").glob(f"**/data/{record['data']}/*.npy"))
+            return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    raise SystemExit(f"no record of {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60)
+    steps = parser.parse_args().steps
+    moments = [steps // 4, steps // 2, 3 * steps // 4]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "server").mkdir()
+        server = Server(directory / "server")
+        server.start()
+        while not server.answers():
+            time.sleep(0.2)
+
+        def disturb(step: int, observed: Observed) -> None:
+            if step in moments:
+                server.kill()
+                observed.killed.append(step)
+            elif step - DOWN_STEPS in moments:
+                server.start()
+                observed.back.append(step)
+
+        calm = train(directory / "calm", server, steps, lambda step, observed: None)
+        stormy = train(directory / "stormy", server, steps, disturb)
+        server.kill()
+        same = weights(directory / "calm/first-run/errand") == weights(directory / "stormy/first-run/errand")
+    report(calm, stormy, same)
+
+
+def report(calm: Observed, stormy: Observed, same: bool) -> None:
+    print(f"same weights: {same}")
+    first, second = calm.seconds(), stormy.seconds()
+    down = {step for killed, back in zip(stormy.killed, stormy.back, strict=True) for step in range(killed, back + 1)}
+    median = statistics.median(first)
+    up = [second for step, second in enumerate(second, start=1) if step not in down]
+    print(
+        f"median step: {1000 * median:.0f} ms undisturbed, {1000 * statistics.median(second):.0f} ms disturbed, "
+        f"{1000 * statistics.median(up):.0f} ms of its steps with the server up"
+    )
+    for killed, back in zip(stormy.killed, stormy.back, strict=True):
+        # the step in which the server died, those without it, and the first one that finds it back
+        pairs = zip(second[killed - 1 : back + 1], first[killed - 1 : back + 1], strict=False)
+        each = [after - before for after, before in pairs]
+        worst, total = f"{max(each):+.2f} s at most in one step", f"{sum(each):+.2f} s over {len(each)} steps"
+        print(f"outage at step {killed}: {worst}, {total}")
+    sys.exit(0 if same else 1)
+
+
+if __name__ == "__main__":
+    main()
