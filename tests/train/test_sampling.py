@@ -73,3 +73,18 @@ async def test_an_entry_draws_by_pass_rate_below_the_weighted_order(tmp_path: Pa
 async def test_an_environment_that_is_not_prepared_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(EnvNotPrepared, match="run platoon prepare"):
         await train_run(loaded(tmp_path, environments__0__service="saying:Unprepared", eval__every=0))
+
+
+async def test_a_sampler_of_ones_own_is_named_by_its_class_and_keeps_its_state(tmp_path: Path) -> None:
+    own = {"train__task_sampler": "tests.draw.own_samplers:Listener", "train__max_staleness": 1, "eval__every": 0}
+    assert (await train_run(loaded(tmp_path, train__max_training_steps=2, **own))).steps == 2
+    rows = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows
+    saved = json.loads((run_dir(tmp_path) / rows[-1]["dispatch"]["file"]).read_text())["samplers"]["run"]
+    assert len(saved["state"]["heard"]) == 6, "it heard of each settled group"
+    assert (await train_run(loaded(tmp_path, **own))).steps == 4
+    rows = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows
+    later = json.loads((run_dir(tmp_path) / rows[-1]["dispatch"]["file"]).read_text())["samplers"]["run"]
+    assert later["state"]["heard"][:6] == saved["state"]["heard"]
+    assert (later["decisions"], len(later["state"]["heard"])) == (18, 18)
+    assert audit_run(run_dir(tmp_path)).problems == []
+    assert "train/sampler/heard" in set(read_table(run_dir(tmp_path), "metrics")["key"])
