@@ -93,7 +93,8 @@ class StepMetrics:
         found |= {f"rollout_client/{key}": value for key, value in self.driver.in_flight().items()}
         found |= {f"timing/{phase}": seconds for phase, seconds in work.seconds.items()}
         found["time/elapsed_seconds"] = self.clock() - self._began
-        self._stale.step(sum(item.stale for item in items), sum(item.output is not None for item in items), found)
+        counted = [item for item in items if item.output is not None and not item.marker]
+        self._stale.step(sum(item.stale for item in counted), len(counted), found)
         return found
 
     def _admission(self, work: StepWork, items: Sequence[Dequeued], draws: float) -> dict[str, float]:
