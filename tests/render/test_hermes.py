@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from platoon.render import Renderer
@@ -87,6 +87,7 @@ def test_what_the_template_writes_is_read_back(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES | TEXT, max_size=25).map("".join), st.booleans())
+@example(f"{OPEN}1{OPEN}{CLOSE}", False)
 def test_no_text_raises_and_no_text_is_lost(text: str, in_reasoning: bool) -> None:
     parsed = parse(text, in_reasoning=in_reasoning)
     kept = len(parsed.content) + len(parsed.reasoning or "") + sum(len(block.raw_text) for block in parsed.unparsed)

@@ -83,27 +83,27 @@ class _Scan:
             if after >= len(text) or text[after] != "{":
                 break
             position = after
-        end, damaged = self._close(position)
+        end, damaged, late = self._close(position)
         try:
             calls = [call for value, lenient in found for call in _calls(value, lenient or damaged or len(found) > 1)]
         except BadValue as error:
             self.unparsed.append(UnparsedCall(text[start:end], str(error)))
             return end
         self.calls += calls
+        self.content.append(late)
         return end
 
-    def _close(self, position: int) -> tuple[int, bool]:
-        """(offset behind the block, damaged) after its JSON. Text before a late closing tag is content."""
+    def _close(self, position: int) -> tuple[int, bool, str]:
+        """(offset behind the block, damaged, text before a late closing tag: content) after its JSON."""
         text, after = self.text, _skip_space(self.text, position)
         if text.startswith(CLOSE, after):
-            return after + len(CLOSE), False
+            return after + len(CLOSE), False, ""
         for at, opens in self._tags_from(position):
             if not opens:
-                self.content.append(text[position:at])
-                return at + len(CLOSE), True
+                return at + len(CLOSE), True, text[position:at]
             if _starts_block(text, at):
                 break
-        return position, True
+        return position, True, ""
 
     def _fail(self, start: int, inside: int, error: str) -> int:
         """The block is unparsed up to its closing tag, else up to the next block, else to the end."""
