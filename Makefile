@@ -22,7 +22,7 @@ check: $(UV)
 	$(RUN) pytest -q tests/test_structure.py
 
 test: $(UV)
-	$(RUN) pytest
+	$(RUN) pytest -n 2 --dist loadfile
 
 bench: $(UV)
 	for b in benchmarks/*.py; do echo "== $$b"; $(RUN) python $$b; done
