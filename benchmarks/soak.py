@@ -3,8 +3,9 @@
     python benchmarks/soak.py --steps 2000 --work /tmp/soak
 
 The real loop, dispatcher, gateway, rollouts, credit, statistics, tables and checkpoints, over a training service in the
-process that answers at once. Prints resident memory and open files every 100 steps. Exit code 1 when the second half of
-the run grows by more than `--mib`, or opens files that it does not close.
+process that answers at once. Prints resident memory, Python's own blocks and open files every 100 steps. Exit code 1
+when the second half of the run grows by more than `--mib`, or opens files that it does not close. Resident memory moves
+in jumps of some MiB: allocators keep what threads that wrote a checkpoint freed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ async def soak(work: Path, steps: int, overrides: dict[str, Any]) -> list[tuple[
                 gc.collect()
                 seen.append((report.step, (resident_bytes() or 0) / 2**20, open_files()))
                 rate = report.step / (time.monotonic() - began)
-                print(f"step {seen[-1][0]}: {seen[-1][1]:.1f} MiB, {seen[-1][2]} files, {rate:.0f} steps/s", flush=True)
+                step, mib, files = seen[-1]
+                blocks = sys.getallocatedblocks()
+                print(f"step {step}: {mib:.1f} MiB, {blocks} blocks, {files} files, {rate:.0f} steps/s", flush=True)
         await run.finish()
     return seen
 
@@ -84,7 +87,7 @@ async def soak(work: Path, steps: int, overrides: dict[str, Any]) -> list[tuple[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--mib", type=float, default=10.0)
+    parser.add_argument("--mib", type=float, default=32.0)
     parser.add_argument("--work", type=Path, default=Path("/tmp/platoon-soak"))
     options = parser.parse_args()
     shutil.rmtree(options.work, ignore_errors=True)

@@ -92,7 +92,7 @@ async def test_metrics_config_and_run_id_arrive(tmp_path: Path) -> None:
 
 
 def test_a_failure_to_begin_only_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = loaded(tmp_path, stats__wandb={"mode": "no-such-mode"}).train_config
+    config = loaded(tmp_path, stats__wandb={"mode": "offline", "project": "a/b"}).train_config
     assert WandbSink.open(config, tmp_path, {}, None) is None
     assert "W&B is off for this run" in caplog.text
 
