@@ -46,7 +46,7 @@ def test_neither_side_shadows_the_other(project: Path) -> None:
         "import tasks, flows.mine\n"
         "assert tasks.MINE and flows.mine.MINE\n"
         "recording = load('tasks.recording')\n"
-        "assert ours.phase is recording.phase, 'one recording module, whoever imports it'\n"
+        "assert ours.recorded is recording.recorded, 'one recording module, whoever imports it'\n"
         "assert tasks.__file__.endswith('tasks.py') and not hasattr(tasks, 'recording')\n"
         "assert 'prefect' not in sys.modules\n"
         "print(ours.__file__)\n"

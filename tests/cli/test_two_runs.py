@@ -9,14 +9,15 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from platoon.stats.jsonl import read_jsonl
 from tests.train.running import command, run_dir, start, wait_until
 
 NAMESPACE = ("unshare", "-Upf", "--map-root-user")
 MAY_UNSHARE = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
 
 
-def second(log_path: Path, *, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    argv = [*within, *command(log_path, "train.max_training_steps=1", "eval.every=0", "eval.at_start=false")]
+def second(log_path: Path, steps: int, *, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    argv = [*within, *command(log_path, f"train.max_training_steps={steps}", "eval.every=0", "eval.at_start=false")]
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -27,7 +28,7 @@ def test_a_directory_in_use_is_refused_and_free_after_a_kill(tmp_path: Path) -> 
         lock = (run_dir(tmp_path) / "lock.json").read_bytes()
         places: list[Sequence[str]] = [(), NAMESPACE] if MAY_UNSHARE else [()]
         for within in places:
-            refused = second(tmp_path, within=within)
+            refused = second(tmp_path, 100000, within=within)
             assert refused.returncode == 78, refused.stderr
             assert f"{run_dir(tmp_path)} is in use by process {first.pid} on host" in refused.stderr
         assert (run_dir(tmp_path) / "lock.json").read_bytes() == lock
@@ -36,8 +37,10 @@ def test_a_directory_in_use_is_refused_and_free_after_a_kill(tmp_path: Path) -> 
     finally:
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-    again = second(tmp_path)
+    saved = read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows[-1]["batch"]
+    again = second(tmp_path, saved + 1)
     assert again.returncode == 0, again.stderr
+    assert read_jsonl(run_dir(tmp_path) / "checkpoints.jsonl").rows[-1]["batch"] == saved + 1
 
 
 def test_a_bad_key_of_the_service_is_one_line(tmp_path: Path) -> None:
