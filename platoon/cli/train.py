@@ -64,14 +64,14 @@ def train(
 
 def supervised(loaded: Loaded, orchestration: Orchestration | None) -> int:
     """Train in processes of their own that are started again when they die, from the resolved configuration."""
-    from platoon.config.records import RESOLVED, SUPERVISOR, check_name, dump_resolved
+    from platoon.config.records import RESOLVED, SUPERVISOR, check_name, write_run_record
     from platoon.train.supervise import Restarts, Supervisor
 
     config = loaded.train_config
     run_dir = run_directory(config)
     check_name(loaded, run_dir)
     with RunLock(run_dir):
-        dump_resolved(loaded, run_dir / RESOLVED)
+        write_run_record(loaded, run_dir, sys.argv[1:])
     command = [sys.executable, "-m", "platoon", "train", str(run_dir / RESOLVED), "--start"]
     command += ["--orchestration", orchestration] if orchestration is not None else []
     environment = {SUPERVISOR: str(os.getpid())}

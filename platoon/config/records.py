@@ -169,6 +169,9 @@ def write_lock(run_dir: Path, argv: Sequence[str], **records: Any) -> dict[str, 
 def write_run_record(loaded: Loaded, run_dir: Path, argv: Sequence[str] = (), **records: Any) -> None:
     """Write `config.resolved.yaml` and `lock.json` of a start. ConfigError, before either, for bad image pulls."""
     records = {**start_records(loaded), **records}
+    before = read_lock(run_dir)
+    if before is not None and "site" in before and loaded.path == (run_dir / RESOLVED).resolve():
+        records["site"] = before["site"]  # what the profile gave is in the resolved file; it gave nothing anew
     dump_resolved(loaded, run_dir / RESOLVED)
     write_lock(run_dir, argv, **records)
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from platoon.config import ConfigError, load, run_directory
-from platoon.config.records import RESOLVED, check_name, dump_resolved, start_records, write_lock
+from platoon.config.records import RESOLVED, check_name, dump_resolved, start_records, write_lock, write_run_record
 from platoon.config.site import isolation_problems, read_site
 
 from .conftest import MINIMAL, Write
@@ -85,6 +85,20 @@ def test_two_files_of_one_name_do_not_share_a_run(write: Write, site: Any, tmp_p
     with pytest.raises(ConfigError, match=r"belongs to .*a/reach.yaml"):
         check_name(second, run_dir)
     check_name(load(write({**MINIMAL, "stats": {"experiment_name": "reach"}}, "c/x.yaml")), run_dir)
+
+
+def test_a_start_from_the_resolved_file_keeps_what_the_profile_gave(write: Write, site: Any) -> None:
+    site({"runs": "all"})
+    first = load(write(MINIMAL, "a/reach.yaml"))
+    run_dir = run_directory(first.train_config)
+    write_run_record(first, run_dir)
+    again = load(run_dir / RESOLVED)
+    assert again.site.gave == {}
+    write_run_record(again, run_dir)
+    record = json.loads((run_dir / "lock.json").read_text(encoding="utf-8"))["site"]
+    assert record["named_after"].endswith("a/reach.yaml")
+    with pytest.raises(ConfigError, match="belongs to"):
+        check_name(load(write(MINIMAL, "b/reach.yaml")), run_dir)
 
 
 @pytest.mark.parametrize(
