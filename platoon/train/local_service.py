@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -19,7 +20,7 @@ from pathlib import Path
 from platoon.train.threads import in_thread
 
 READY_SECONDS = 60.0
-STOP_SECONDS = 5.0
+STOP_SECONDS = 2.0
 LOOK_SECONDS = 0.01
 TAIL_LINES = 20
 
@@ -67,9 +68,14 @@ async def running_service(state_dir: Path, model_name: str, *, key: str | None =
     environment = {**os.environ, **({"PLATOON_SERVICE_KEY": key} if key else {})}
     with log.open("ab") as output:
         # a session of its own: Ctrl-C reaches the trainer, which still has to save
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, env=environment
-        )
+        # and SIGTERM stays blocked in it: a cluster signals every process of a job, the trainer's last save needs it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, env=environment
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         yield LocalService(await _url(child, ready, log), child, log)
     finally:
@@ -92,14 +98,18 @@ async def _url(child: subprocess.Popen[bytes], ready: Path, log: Path) -> str:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    if child.stdin is not None:
-        child.stdin.close()
+    """The child ends when its standard input does; where something else holds that pipe, by SIGINT."""
+    assert child.stdin is not None
+    child.stdin.close()
+    for number in (None, signal.SIGINT, signal.SIGKILL):
+        if number is not None:
+            child.send_signal(number)
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+    child.wait()
 
 
 def _tail(log: Path) -> str:
