@@ -23,6 +23,7 @@ from flows.train import load_training, train_body
 from platoon.train.stop import StopRequest
 from tasks.endpoint import configured_endpoint
 from tasks.recording import be_patient, recording
+from tasks.reporting import name_run
 
 
 @contextmanager
@@ -40,7 +41,9 @@ async def train(params: RunParams) -> State[None]:
     """Train the run of a config to its end. A stop on request ends as `Stopped`; submit it again to go on."""
     loaded = load_training(params.config, params.overrides)
     stop = StopRequest()
+    names = (loaded.train_config.stats.experiment_name, loaded.train_config.stats.trial_name)
     with recorded_here():
+        await name_run("/".join(names), names)
         result = await run_beside(partial(train_body, loaded, stop, resume=params.resume), stop)
     if result.status == "interrupted":
         return Completed(name="Stopped", message=f"stopped at step {result.step} ({stop.reason}); submit it to go on")

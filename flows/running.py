@@ -12,9 +12,10 @@ import logging
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
@@ -88,11 +89,25 @@ async def run_beside(work: Callable[[], Coroutine[Any, Any, T]], stop: StopReque
             stop.request("cancelled")
         else:
             side.cancel()
-        left = await asyncio.to_thread(wait, [running], LEAVE_SECONDS)
-        if left.not_done:
+        if not _until_done(running, LEAVE_SECONDS):
             log.warning("not left within %.0f s; the run goes on from its newest checkpoint", LEAVE_SECONDS)
             side.cancel()
         raise
+
+
+def _until_done(running: Future[Any], seconds: float) -> bool:
+    """Wait here, in the main thread, whatever signals come: a cluster and Prefect's supervisor both send SIGTERM, and
+    Prefect's handler would end the process in the middle of the save. It stays installed: without it Prefect kills.
+    """
+    from prefect.exceptions import TerminationSignal
+
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            return bool(wait([running], left).done)
+        except TerminationSignal:
+            continue
+    return running.done()
 
 
 def force_exit() -> NoReturn:

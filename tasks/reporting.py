@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +105,7 @@ class Reporter:
             artifacts.append(Artifact(f"{key}-steps", "table", steps_table(self.history), f"{about}: the last steps"))
             page = await asyncio.to_thread(report_page, self.history, subject.name)
             artifacts.append(Artifact(f"{key}-report", "markdown", page, about))
-        if await put(self._recorder, self._shelf, artifacts):
+        if await told(self._recorder, self._shelf.put(artifacts)):
             self._linked = True
             if pages and self.history.last:
                 self._page_due = self._clock() + PAGE_SECONDS
@@ -133,14 +133,14 @@ class Reporter:
         )
 
 
-async def put(recorder: Recorder, shelf: ArtifactShelf, artifacts: list[Artifact]) -> bool:
-    """Put them up within `CALL_SECONDS`; False, and the breaker trips, when the API is in trouble."""
+async def told(recorder: Recorder, call: Coroutine[Any, Any, None]) -> bool:
+    """Await a call to the API for `CALL_SECONDS`; False when it failed. Trouble with the API trips the breaker."""
     try:
         async with asyncio.timeout(CALL_SECONDS):
-            await shelf.put(artifacts)
-    except Exception as error:
+            await call
+    except Exception as error:  # whatever Prefect makes of a report, it is not the run's failure
         if not trouble(recorder, error):
-            log.warning("a report to Prefect was refused: %s", str(error).splitlines()[0][:200])
+            log.warning("a report to Prefect was refused: %s", str(error).partition("\n")[0][:200])
         return False
     return True
 
@@ -156,6 +156,21 @@ def wandb_links() -> dict[str, str]:
     run = getattr(sys.modules.get("wandb"), "run", None)
     address = getattr(run, "url", None)
     return {"Weights & Biases": str(address)} if address else {}
+
+
+async def name_run(name: str, tags: Sequence[str]) -> None:
+    """Call the flow run of this code `name` and add tags to it: a deployed run is made before its config is read."""
+    recorder, run_id = current_recorder(), current_run_id()
+    if recorder is None or run_id is None or not await recorder.allow():
+        return
+    from prefect import get_client
+
+    async def rename() -> None:
+        async with get_client() as client:
+            run = await client.read_flow_run(run_id)
+            await client.update_flow_run(run_id, name=name, tags=sorted({*run.tags, *tags}))
+
+    await told(recorder, rename())
 
 
 class Silent:
@@ -197,6 +212,7 @@ async def report_evaluation(summary: Mapping[str, Any], output_dir: Path) -> Non
         return
     page = evaluation_page(summary, str(output_dir))
     key = artifact_key("evaluation", output_dir.name)
-    await put(recorder, ArtifactShelf(run_id), [Artifact(key, "markdown", page, f"Evaluation in {output_dir}")])
+    artifact = Artifact(key, "markdown", page, f"Evaluation in {output_dir}")
+    await told(recorder, ArtifactShelf(run_id).put([artifact]))
     numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
     send_event("platoon.evaluation.finished", run_id, {"output_dir": str(output_dir), **numbers})

@@ -190,7 +190,8 @@ async def test_a_deployed_run_records_its_steps_under_itself(
     (tmp_path / "run.yaml").write_text(CONFIG)
     params = RunParams(config="run.yaml", overrides=["stats.trial_name=deployed"])
     await deployed.train(params)
-    (run,) = prefect_api.flow_runs(name={"any_": ["train run.yaml"]})
+    (run,) = prefect_api.flow_runs(name={"any_": ["exp/deployed"]})
     assert run["state_type"] == "COMPLETED"
+    assert {"exp", "deployed"} <= set(run["tags"])
     assert run["parameters"]["params"]["overrides"] == ["stats.trial_name=deployed"]
     assert len(prefect_api.flow_runs(parent_flow_run_id={"any_": [run["id"]]})) == 1

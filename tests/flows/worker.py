@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.flows.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
+PROCESS_WORKER = (sys.executable, "-m", "prefect", "worker", "start", "--pool", "platoon")
 
 
 def user_environment(server: PrefectServer) -> dict[str, str]:
@@ -37,10 +38,9 @@ def bootstrap(server: PrefectServer, *arguments: str) -> None:
 
 
 @contextmanager
-def worker(server: PrefectServer, directory: Path) -> Iterator[None]:
-    """A process worker of the pool `platoon`."""
+def worker(server: PrefectServer, directory: Path, command: Sequence[str] = PROCESS_WORKER) -> Iterator[None]:
+    """A worker, by default a process worker of the pool `platoon`."""
     environment = {**user_environment(server), "PREFECT_WORKER_QUERY_SECONDS": "1"}
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "platoon"]
     with (directory / "worker.log").open("ab") as output:
         process = subprocess.Popen(
             command, cwd=directory, env=environment, stdout=output, stderr=output, start_new_session=True
