@@ -86,7 +86,7 @@ def test_the_heartbeat_automation_marks_a_killed_run_and_starts_nothing(
         process.send_signal(signal.SIGKILL)
         process.wait()
         rows = lines(run_dir(tmp_path) / "checkpoints.jsonl")
-        (run,) = deployed.flow_runs(name={"any_": ["e/t"]})
+        (run,) = deployed.flow_runs(name={"any_": ["e/t"]}, deployment_id={"is_null_": True})
         killed = Submitted(deployed, run["id"])
         state = killed.until("CRASHED")
         assert state["message"] == "No heartbeat: the process is gone."
