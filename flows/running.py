@@ -28,6 +28,7 @@ from tasks.recording import Recorder, away, leave, recording
 T = TypeVar("T")
 log = logging.getLogger("platoon.orchestration")
 FORCED = 1
+WAKE_SECONDS = 0.2
 LEAVE_SECONDS = 25.0  # a worker kills a cancelled run after 30
 
 
@@ -147,7 +148,12 @@ class _SideThread(Generic[T]):
         context = contextvars.copy_context()
         with ThreadPoolExecutor(1, thread_name_prefix="platoon-flow") as thread:
             # result() waits interruptibly: handlers of signals run in this thread
-            return thread.submit(context.run, self.start).result()
+            work = thread.submit(context.run, self.start)
+            # In short waits: Python runs handlers in this thread alone, and when the kernel gave the signal to another
+            # one, nothing but the end of a wait wakes it.
+            while not wait([work], timeout=WAKE_SECONDS).done:
+                continue
+            return work.result()
 
     def cancel(self) -> None:
         if self._main is not None:
