@@ -31,6 +31,7 @@ from tasks.endpoint import choose_api
 
 SECONDS = 60.0
 WIDTH, HEIGHT = 1280, 800
+DRAWN_BYTES = 15_000
 
 
 class Browser:
@@ -45,7 +46,8 @@ class Browser:
         # Chromium reads commands from descriptor 3 and answers on 4
         script = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
         arguments = [
-            program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+            program, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-dev-shm-usage",
+            "--use-angle=swiftshader", "--enable-unsafe-swiftshader",  # the graph of a run is drawn by WebGL
             "--remote-debugging-pipe", f"--user-data-dir={profile}", f"--window-size={WIDTH},{HEIGHT}", "about:blank",
         ]  # fmt: skip
         self._process = subprocess.Popen(
@@ -105,12 +107,29 @@ class Browser:
         answer = self.page("Runtime.evaluate", expression=script, returnByValue=True)
         return answer["result"].get("value")
 
-    def picture(self, path: Path, height: int = HEIGHT) -> None:
+    def resize(self, height: int) -> None:
         self.page("Emulation.setDeviceMetricsOverride", width=WIDTH, height=height, deviceScaleFactor=1, mobile=False)
+
+    def picture(self, path: Path, height: int = HEIGHT) -> None:
+        self.resize(height)
         self.until("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true)))) && true")
         data = self.page("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
         print(f"{path} ({path.stat().st_size // 1024} KiB)")
+
+    def until_drawn(self, selector: str) -> None:
+        """Wait until a canvas shows something: a picture of an empty one is a few hundred bytes."""
+        find = f"const box = document.querySelector('{selector}').getBoundingClientRect();"
+        script = f"(() => {{ {find} return [box.x, box.y, box.width, box.height] }})()"
+        deadline = time.monotonic() + SECONDS
+        while True:
+            x, y, width, height = self.run(script)
+            clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+            if len(self.page("Page.captureScreenshot", format="png", clip=clip)["data"]) > DRAWN_BYTES:
+                return
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{selector} stays empty")
+            time.sleep(0.2)
 
     def close(self) -> None:
         self._process.terminate()
@@ -148,16 +167,16 @@ def take(api: str, run_name: str, out: Path) -> None:
     artifacts = {one["key"].rpartition("-")[2]: one for one in ask(api, "artifacts/filter", chosen)}
     out.mkdir(parents=True, exist_ok=True)
     with browser() as page:
+        page.resize(1100)
         page.open(f"{ui}/runs/flow-run/{run['id']}", text(run_name, "sampling:"))
         page.until("document.querySelectorAll('canvas').length > 0")
+        page.until_drawn("canvas")
         page.picture(out / "flow-run.png", 1100)
         page.open(f"{ui}/artifacts/artifact/{artifacts['report']['id']}", text("Tasks by label"))
         page.until("[...document.images].some(i => i.src.startsWith('data:image/svg') && i.complete && i.naturalWidth)")
         page.picture(out / "report.png", 900)
         page.open(f"{ui}/artifacts/artifact/{artifacts['steps']['id']}", text("pass@1", "tokens"))
         page.picture(out / "steps.png")
-        page.open(f"{ui}/flows", text("train"))
-        page.picture(out / "flows.png")
 
 
 def main() -> None:
