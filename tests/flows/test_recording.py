@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tasks.endpoint import Endpoint
-from tasks.recording import Recorder, current_run_id, phase, recorded, recording, step_finished, transport_error
+from tasks.recording import Box, Recorder, current_run_id, phase, recorded, recording, step_finished, transport_error
 from tests.flows.prefect_server import PrefectServer, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,3 +255,51 @@ def test_an_exception_chain_with_a_loop_ends() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__context__, two.__context__ = two, one
     assert not transport_error(one)
+
+
+def answered(status: int) -> Exception:
+    """What Prefect's client raises for a reply, as it arrives here: wrapped."""
+    request = httpx.Request("POST", "http://api/flow_runs/1/set_state")
+    error = RuntimeError("while setting the state")
+    error.__cause__ = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+    return error
+
+
+@pytest.mark.parametrize(("status", "open_after"), [(503, False), (429, False), (500, True), (502, True)])
+def test_a_busy_api_is_not_left_alone_and_what_it_missed_is_noted(status: int, open_after: bool) -> None:
+    from uuid import uuid4
+
+    recorder = Recorder(Endpoint(f"http://127.0.0.1:{free_port()}/api", {}))
+    box: Box[int] = Box(started=True, done=True, run_id=uuid4())
+    recorder.lost(answered(status), box)
+    assert recorder.breaker.is_open is open_after
+    assert recorder.orphans == {box.run_id: True}
+
+
+@orchestrated
+async def test_a_run_that_a_busy_api_missed_is_set_right_before_the_next_one(
+    prefect_api: PrefectServer, recorder: Recorder
+) -> None:
+    @recorded("train-step", "busy-{step}")
+    async def train_step(step: int) -> None:
+        if step == 1:  # as if the server had answered 503 at its end
+            run_id = current_run_id()
+            assert run_id is not None
+            recorder.orphans[run_id] = False
+
+    await train_step(1)
+    await train_step(2)
+    states = {run["name"]: run["state_type"] for run in prefect_api.flow_runs(name={"any_": ["busy-1", "busy-2"]})}
+    assert states == {"busy-1": "FAILED", "busy-2": "COMPLETED"}
+    assert recorder.orphans == {}
+
+
+def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(Endpoint(f"http://127.0.0.1:{free_port()}/api", {}), open_seconds=0.0)
+
+    async def steps() -> list[bool]:
+        return [await recorder.allow() for _ in range(4)]
+
+    with caplog.at_level("INFO"):
+        assert asyncio.run(steps()) == [False] * 4
+    assert sum("unrecorded" in record.message for record in caplog.records) == 1
