@@ -39,6 +39,7 @@ STEP_EVENT = {
 }
 ATTEMPTS = 3  # to begin a flow run at a server that is busy
 BUSY_SECONDS = 0.1
+BUSY = (429, 503)
 log = logging.getLogger("platoon.orchestration")
 
 SETTINGS = {
@@ -404,16 +405,16 @@ def busy(error: BaseException) -> bool:
     while at is not None and id(at) not in seen:
         seen.add(id(at))
         if isinstance(at, httpx.HTTPStatusError):
-            return at.response.status_code in (429, 503)
+            return at.response.status_code in BUSY
         at = at.__cause__ or at.__context__
     return False
 
 
-def connect_once(retries: int = 0) -> None:
-    """Let the client of the running flow try a connection `1 + retries` times.
+def without_pauses(retries: int = 0) -> None:
+    """Let the client of the running flow try a connection `1 + retries` times, and wait 0.1 s after a busy answer.
 
-    Prefect sets 3 retries on the connection pool of its HTTP client, without a setting for it: each call to a dead API
-    would wait 1.5 s.
+    Prefect sets 3 retries on the connection pool of its HTTP client, which cost 1.5 s a call to a dead API; and it
+    sleeps 2 s after a 503 or 429 even where it will not try again, unless the answer says how long. No settings for it.
     """
     from prefect.context import AsyncClientContext
 
@@ -424,6 +425,13 @@ def connect_once(retries: int = 0) -> None:
     transport = inner._transport_for_url(httpx.URL(str(context.client.api_url)))
     if isinstance(transport, httpx.AsyncHTTPTransport) and hasattr(transport._pool, "_retries"):
         transport._pool._retries = retries
+    if _say_when not in inner.event_hooks["response"]:
+        inner.event_hooks["response"].append(_say_when)
+
+
+async def _say_when(response: httpx.Response) -> None:
+    if response.status_code in BUSY:
+        response.headers.setdefault("Retry-After", str(BUSY_SECONDS))
 
 
 def be_patient() -> None:
@@ -432,7 +440,7 @@ def be_patient() -> None:
 
     os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "5"
     refresh_global_settings_context()
-    connect_once(retries=3)
+    without_pauses(retries=3)
 
 
 def away(recorder: Recorder | None) -> bool:
@@ -462,7 +470,7 @@ def _as_flow(fn: Callable[P, Awaitable[Any]], name: str, run_name: str | None) -
         if box is None or box.started:
             return  # a second attempt of the same call: its body has run
         box.run_id = current_run_id()
-        connect_once()
+        without_pauses()
         if recorder is not None and box.run_id is not None:
             recorder.live.add(box.run_id)
         await box.run(lambda: fn(*args, **kwargs))

@@ -29,11 +29,13 @@ async def told(word: str) -> None:
 
 async def main(url: str) -> int:
     bodies: list[int] = []
-    stalls: list[float] = []
+    before: list[float] = []  # seconds from the call of a step to its body
+    after: list[float] = []  # and from the end of the body to the return
+    body: list[float] = []  # when it began and ended
 
     @recorded("train-step", "step-{step:05d}")
     async def train_step(step: int) -> int:
-        began = time.monotonic()
+        body[:] = [time.monotonic()]
 
         async def update() -> int:
             bodies.append(step)
@@ -43,13 +45,14 @@ async def main(url: str) -> int:
             return step * 10
 
         value = await phase("update", update)
-        bodies_seconds.append(time.monotonic() - began)
+        body.append(time.monotonic())
         return value
 
     async def one(step: int) -> None:
         began = time.monotonic()
         assert await train_step(step) == step * 10
-        stalls.append(time.monotonic() - began - bodies_seconds[-1])
+        before.append(body[0] - began)
+        after.append(time.monotonic() - body[1])
 
     @recorded("train", "exp/outage", tags=("exp", "outage"))
     async def train(config: str) -> str:
@@ -71,11 +74,10 @@ async def main(url: str) -> int:
         await settle()
         return "done"
 
-    bodies_seconds: list[float] = []
     with recording(Endpoint(url, {}), open_seconds=2.0) as recorder:
         assert recorder is not None
         result = await train("outage.yaml")
-        say(result=result, bodies=bodies, stalls=stalls)
+        say(result=result, bodies=bodies, before=before, after=after)
         await told("leave")
         if away(recorder):
             leave(7)

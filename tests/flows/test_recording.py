@@ -6,14 +6,27 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tasks.endpoint import Endpoint
-from tasks.recording import Box, Recorder, current_run_id, phase, recorded, recording, step_finished, transport_error
+from tasks.recording import (
+    Box,
+    Recorder,
+    busy,
+    current_run_id,
+    phase,
+    recorded,
+    recording,
+    step_finished,
+    transport_error,
+    without_pauses,
+)
 from tests.flows.prefect_server import PrefectServer, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -303,3 +316,43 @@ def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         assert asyncio.run(steps()) == [False] * 4
     assert sum("unrecorded" in record.message for record in caplog.records) == 1
+
+
+class Busy(BaseHTTPRequestHandler):
+    """An API that answers its version and is busy otherwise."""
+
+    def do_GET(self) -> None:
+        status, body = (200, b'"3.9.1"') if self.path.endswith("/version") else (503, b"{}")
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@orchestrated
+async def test_neither_a_busy_nor_a_dead_api_makes_the_client_pause(prefect_api: PrefectServer) -> None:
+    from prefect.context import AsyncClientContext
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/api"
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}):
+        async with AsyncClientContext.get_or_create() as context:
+            without_pauses()
+            without_pauses()
+            began = time.monotonic()
+            with pytest.raises(httpx.HTTPStatusError) as refused:
+                await context.client.request("GET", "/hello")
+            assert busy(refused.value)
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+            with pytest.raises(httpx.HTTPError) as dead:
+                await context.client.request("GET", "/hello")
+            assert transport_error(dead.value)
+            assert not busy(dead.value)
+            assert time.monotonic() - began < 1.4, "Prefect alone would wait 2 s and 1.5 s"
