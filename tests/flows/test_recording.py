@@ -181,7 +181,7 @@ async def test_an_api_that_is_away_from_the_start_costs_one_probe(prefect_api: P
         with recording(Endpoint(f"http://127.0.0.1:{free_port()}/api", {})) as recorder:
             assert [await train_step(step) for step in range(50)] == list(range(50))
     assert calls == list(range(50))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60, "the default client would stall more than a minute for each call"
     assert recorder is not None
     assert recorder.breaker.is_open
 
@@ -355,4 +355,4 @@ async def test_neither_a_busy_nor_a_dead_api_makes_the_client_pause(prefect_api:
                 await context.client.request("GET", "/hello")
             assert transport_error(dead.value)
             assert not busy(dead.value)
-            assert time.monotonic() - began < 1.4, "Prefect alone would wait 2 s and 1.5 s"
+            assert time.monotonic() - began < 3.4, "Prefect alone would wait 2 s and 1.5 s"

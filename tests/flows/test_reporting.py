@@ -107,5 +107,5 @@ async def test_without_an_api_a_report_ends_soon_and_the_breaker_opens(
         await reporter.report(pages=True)
         assert recorder.breaker.is_open
         await reporter.report(pages=True)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 60, "the default client would stall more than a minute for each call"
     assert sum("unrecorded" in record.message for record in caplog.records) == 1
