@@ -37,10 +37,20 @@ def name_problem(module: str, name: str) -> str | None:
     return f"module {module!r} has no {name!r}" + (f"; did you mean {close}?" if close else "")
 
 
+def _parsed(source: bytes) -> ast.Module:
+    """Python 3.11 counts the depth of all threads' parsers in one place, and raises SystemError when two meet."""
+    for _ in range(20):
+        try:
+            return ast.parse(source)
+        except SystemError:
+            continue
+    return ast.parse(source)
+
+
 def _names(file: Path) -> set[str] | None:
     """The names a module binds at its top level; None when the source does not tell."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = _parsed(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
     names: set[str] = set()
