@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,9 @@ def train(directory: Path, server: Server, steps: int, disturb: Callable[[int, O
     run = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     observed = Observed()
     assert run.stderr is not None
+    newest: deque[str] = deque(maxlen=30)
     for line in run.stderr:
+        newest.append(line)
         if line.startswith("step "):
             observed.ends.append(time.monotonic())
             disturb(len(observed.ends), observed)
@@ -94,7 +97,7 @@ def train(directory: Path, server: Server, steps: int, disturb: Callable[[int, O
             if "is back" in line:
                 observed.back.append(len(observed.ends))
     if (code := run.wait()) != 0:
-        raise SystemExit(f"the run ended with {code}")
+        raise SystemExit(f"the run ended with {code}:\n{''.join(newest)}")
     return observed
 
 
