@@ -119,6 +119,8 @@ def main() -> None:
         directory = Path(name)
         (directory / "server").mkdir()
         server = Server(directory / "server")
+        if server.answers():
+            raise SystemExit(f"something else listens on port {server.port}")
         server.start()
         while not server.answers():
             time.sleep(0.2)
@@ -131,9 +133,11 @@ def main() -> None:
             elif len(killed) > len(back) and step == killed[-1] + DOWN_STEPS:
                 server.start()
 
-        calm = train(directory / "calm", server, steps, lambda step, observed: None)
-        stormy = train(directory / "stormy", server, steps, disturb)
-        server.kill()
+        try:
+            calm = train(directory / "calm", server, steps, lambda step, observed: None)
+            stormy = train(directory / "stormy", server, steps, disturb)
+        finally:
+            server.kill()
         same = weights(directory / "calm/first-run/errand") == weights(directory / "stormy/first-run/errand")
     report(calm, stormy, same)
 
