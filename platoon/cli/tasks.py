@@ -48,28 +48,33 @@ def export(
     run_dir: Path,
     /,
     *,
+    groups: Annotated[bool, cyclopts.Parameter(negative=())] = False,
     format: Literal["parquet", "csv", "jsonl"] = "csv",
     out: Annotated[Path | None, cyclopts.Parameter(name=("--out", "-o"))] = None,
 ) -> int:
-    """Write one row a task with its statistics.
+    """Write one row a task with its statistics, or one row a settled group.
 
     Parameters
     ----------
     run_dir
-        The run directory.
+        The run directory; the run may be going on.
+    groups
+        Write the table of settled groups instead of the tasks: with every member (parquet, jsonl), or with the
+        members' counts (csv).
     format
         The form of the rows.
     out
         The file to write; without it, rows go to stdout (parquet needs it).
     """
     from platoon.stats.export import export as exported
+    from platoon.stats.export_groups import export_groups
 
     if format == "parquet" and out is None:
         print("platoon: --format parquet needs --out FILE", file=sys.stderr)
         return 64
     try:
-        sys.stdout.write(exported(run_dir, format, out) or "")
-    except FileNotFoundError as error:
+        sys.stdout.write((export_groups if groups else exported)(run_dir, format, out) or "")
+    except (FileNotFoundError, ValueError) as error:
         print(f"platoon: {error}", file=sys.stderr)
         return 1
     return 0

@@ -113,10 +113,7 @@ def export(run_dir: Path, format: Format = "csv", out: Path | None = None) -> st
 
     ValueError for Parquet without a file, and for an unknown format.
     """
-    if format not in get_args(Format):
-        raise ValueError(f"format {format!r}: one of {', '.join(get_args(Format))}")
-    if format == "parquet" and out is None:
-        raise ValueError("parquet is binary: name a file with -o FILE")
+    check_form(format, out)
     found = read_statistics(run_dir)
     _warn(found.notes)
     rows = task_rows(found)
@@ -133,6 +130,14 @@ def export(run_dir: Path, format: Format = "csv", out: Path | None = None) -> st
         return content.decode()
     write_atomic(out, content)
     return None
+
+
+def check_form(format: str, out: Path | None) -> None:
+    """ValueError for an unknown format, and for Parquet without a file."""
+    if format not in get_args(Format):
+        raise ValueError(f"format {format!r}: one of {', '.join(get_args(Format))}")
+    if format == "parquet" and out is None:
+        raise ValueError("parquet is binary: name a file with -o FILE")
 
 
 def _version(row: Mapping[str, Any]) -> int:

@@ -179,6 +179,10 @@ class TaskStatsStore:
         info = self._info.get(entry or "")
         return info.success_threshold if info is not None else 1.0
 
+    def thresholds(self) -> set[float]:
+        """Every value that `threshold` gives."""
+        return {1.0, *(info.success_threshold for info in self._info.values())}
+
     def group_size(self, entry: str | None) -> int:
         info = self._info.get(entry or "")
         return info.group_size if info is not None else self._group_size

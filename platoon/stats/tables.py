@@ -6,10 +6,10 @@ One writer a table and start, one reader for all. Floats are stored as they are,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -18,6 +18,7 @@ from platoon.stats.parts import PartWriter, TableFormat, line_parts
 from platoon.stats.schema import GroupRecord, MemberResult
 
 _READS = 100
+T = TypeVar("T")
 TableName = Literal["groups", "metrics", "usage"]
 
 _VERSIONS = pa.list_(pa.struct([("policy", pa.string()), ("oldest", pa.int64()), ("newest", pa.int64())]))
@@ -175,16 +176,24 @@ def read_table(run_dir: Path, name: TableName) -> pl.DataFrame:
     Rows that a start wrote after the checkpoint that the next start resumed from are left out. ValueError for an
     unknown table, a missing part or a newer format.
     """
+    return with_table(run_dir, name, pl.LazyFrame.collect)
+
+
+def with_table(run_dir: Path, name: TableName, use: Callable[[pl.LazyFrame], T]) -> T:
+    """What `use` makes of the table that `read_table` gives, without holding it in memory.
+
+    `use` is called again when the run joined parts meanwhile.
+    """
     if name not in FORMATS:
         raise ValueError(f"no table {name!r}: platoon keeps {', '.join(FORMATS)}")
     table = FORMATS[name]
-    empty = pl.DataFrame(pl.from_arrow(table.schema.empty_table()))
+    empty = pl.DataFrame(pl.from_arrow(table.schema.empty_table())).lazy()
     for _ in range(_READS):
         try:
-            frames = [pl.read_parquet(path) for path in line_parts(run_dir, table)]
+            parts = [pl.scan_parquet(path, glob=False) for path in line_parts(run_dir, table)]
+            return use(pl.concat([empty, *parts], how="diagonal_relaxed"))
         except FileNotFoundError:
             continue  # the run has just joined parts into one
-        return pl.concat([empty, *frames], how="diagonal_relaxed")
     raise ValueError(f"{run_dir / table.directory} kept changing while it was read; try again")
 
 
