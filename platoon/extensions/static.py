@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from platoon.extensions.boundary import Boundary
 
 def name_problem(module: str, name: str) -> str | None:
     """Why `module:name` cannot be imported, or None. Packages above the module are imported to find it."""
+    first = name.partition(".")[0]
     if module in sys.modules:
-        found = hasattr(sys.modules[module], name.partition(".")[0])
-        return None if found else f"module {module!r} has no attribute {name!r}"
+        loaded = sys.modules[module]
+        return None if hasattr(loaded, first) else _missing(module, name, vars(loaded))
     spec = None
     with Boundary("extension", quiet=True) as caught:
         spec = find_spec(module)
@@ -30,10 +31,11 @@ def name_problem(module: str, name: str) -> str | None:
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     names = _names(Path(spec.origin))
-    first = name.partition(".")[0]
-    if names is None or first in names:
-        return None
-    close = nearest(first, names)
+    return None if names is None or first in names else _missing(module, name, names)
+
+
+def _missing(module: str, name: str, names: Iterable[str]) -> str:
+    close = nearest(name.partition(".")[0], names)
     return f"module {module!r} has no {name!r}" + (f"; did you mean {close}?" if close else "")
 
 
