@@ -54,7 +54,7 @@ def test_names_are_found_without_running_the_module(name: str, project: Path) ->
         ("static_plain", "zzz", "module 'static_plain' has no 'zzz'"),
         ("static_nowhere", "X", "no module is named 'static_nowhere'"),
         ("static_nowhere.deep", "X", "ModuleNotFoundError"),
-        ("json", "nothing", "has no attribute 'nothing'"),
+        ("json", "nothing", "has no 'nothing'"),
     ],
 )
 def test_what_is_not_there_is_named(module: str, name: str, text: str, project: Path) -> None:
