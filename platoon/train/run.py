@@ -74,8 +74,13 @@ class RunPlan:
     @property
     def nothing_to_do(self) -> bool:
         """True when every step is trained and the evaluation due at the end was made."""
-        due = self.evaluation.due(self.end_step) and self.end_step not in evaluated_steps(self.run_dir)
-        return self.start_step >= self.end_step and not due
+        return nothing_left(self.run_dir, self.start_step, self.end_step, self.evaluation)
+
+
+def nothing_left(run_dir: Path, step: int, end_step: int, evaluation: EvaluationPlan) -> bool:
+    """Whether a run that stands at `step` trained all its steps and made the evaluation due at the last one."""
+    due = evaluation.due(end_step) and end_step not in evaluated_steps(run_dir)
+    return step >= end_step and not due
 
 
 class TrainingRun:
@@ -232,9 +237,7 @@ def already_finished(loaded: Loaded) -> RunResult | None:
     run_dir = run_directory(config)
     resume = newest_resumable(run_dir, config.train.num_minibatches)
     evaluation = EvaluationPlan(config.eval.interval(1), config.eval.at_start, config.eval.max_concurrent_rollouts or 1)
-    if resume is None or resume.batch < steps:
-        return None
-    if evaluation.due(steps) and steps not in evaluated_steps(run_dir):
+    if resume is None or not nothing_left(run_dir, resume.batch, steps, evaluation):
         return None
     log.info("the run in %s is finished (%d steps)", run_dir, steps)
     return RunResult(run_dir, "nothing to do", resume.batch, 0)
