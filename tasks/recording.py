@@ -435,11 +435,16 @@ async def _say_when(response: httpx.Response) -> None:
 
 
 def be_patient() -> None:
-    """For the end of a run that a worker started: its last state is worth waiting for a server that restarts."""
-    from prefect.context import refresh_global_settings_context
+    """For the end of a run that a worker started: its last state is worth waiting for a server that restarts.
 
-    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "5"
-    refresh_global_settings_context()
+    Holds for the asyncio task that calls it, so that another run of this process does not wait in its steps.
+    """
+    from prefect.context import SettingsContext, get_settings_context
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
+
+    context = get_settings_context()
+    patient = context.settings.copy_with_update(updates={PREFECT_CLIENT_MAX_RETRIES: 5})
+    SettingsContext(profile=context.profile, settings=patient).__enter__()
     without_pauses(retries=3)
 
 

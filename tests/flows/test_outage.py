@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tasks.recording import SETTINGS
 from tests.flows.outage import AFTER_STEPS, DOWN_STEPS, KILL_AT
 from tests.flows.prefect_server import PrefectServer, start_server
 
@@ -22,8 +23,9 @@ pytestmark = [pytest.mark.orchestrated, pytest.mark.timeout(280)]
 class Child:
     def __init__(self, url: str) -> None:
         command = [sys.executable, "-m", "tests.flows.outage", url]
+        environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def hear(self) -> dict[str, Any]:

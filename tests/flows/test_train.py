@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -184,12 +186,19 @@ def test_deployed_flows_load_by_their_entrypoint(monkeypatch: pytest.MonkeyPatch
 async def test_a_deployed_run_records_its_steps_under_itself(
     prefect_api: PrefectServer, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
+
     from flows import deployed
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(CONFIG)
     params = RunParams(config="run.yaml", overrides=["stats.trial_name=deployed"])
-    await deployed.train(params)
+    patience: list[int] = []
+    flow = deployed.train.with_options(on_completion=[lambda *_: patience.append(PREFECT_CLIENT_MAX_RETRIES.value())])
+    await asyncio.create_task(flow(params))
+    assert patience == [5], "the last state is worth a wait"
+    assert PREFECT_CLIENT_MAX_RETRIES.value() == 0, "the patience of its end is its own"
+    assert os.environ["PREFECT_CLIENT_MAX_RETRIES"] == "0"
     (run,) = prefect_api.flow_runs(name={"any_": ["exp/deployed"]})
     assert run["state_type"] == "COMPLETED"
     assert {"exp", "deployed"} <= set(run["tags"])
