@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from platoon.config.unbuilt import TABLES, unbuilt_problems
 Kind = Literal["train", "eval"]
 Root = TypeVar("Root", bound=Section)
 _ROOTS: dict[Kind, type[TrainRun] | type[EvalRun]] = {"train": TrainRun, "eval": EvalRun}
+_SECTIONS: dict[Kind, str] = {"train": "train", "eval": "inference"}
 _PASSES = 12
 RESOLVED = "config.resolved.yaml"
 SOURCE_LINE = "# source: "
@@ -93,6 +95,8 @@ def load(
         text = "the file has neither a train section (training) nor an inference section (evaluation)"
         draft.problems.append(Problem((), text, place=str(draft.file)))
         raise draft.report()
+    if draft.kind is not None and chosen != draft.kind and _SECTIONS[chosen] not in draft.data:
+        raise ConfigError(_for_the_other_command(draft.file, draft.kind))
     root = _narrowed(_ROOTS[chosen], draft, resolver)
     draft.complete(root, resolver, training=chosen == "train")
     config, failed = build(draft.data, root)
@@ -170,6 +174,12 @@ class Draft:
     def report(self) -> ConfigError:
         """All problems as the one error."""
         return _report(self.file, self.problems, self.merged.places)
+
+
+def _for_the_other_command(file: Path, kind: Kind) -> str:
+    what = "an evaluation" if kind == "eval" else "a training"
+    command = shlex.join(["platoon", kind, str(file)])
+    return f"{file} is {what} config (it has the section {_SECTIONS[kind]}); run it with: {command}"
 
 
 def _narrowed(root: type[Root], draft: Draft, resolver: Resolver | None) -> type[Root]:
@@ -287,9 +297,7 @@ def _repeats(problem: Problem, problems: list[Problem]) -> bool:
 
 def _kind(data: Mapping[str, Any], overrides: Sequence[Override]) -> Kind | None:
     named = {*data, *sections_named(overrides)}
-    if "inference" in named:
-        return "eval"
-    return "train" if "train" in named else None
+    return next((kind for kind in ("eval", "train") if _SECTIONS[kind] in named), None)
 
 
 def _expand(data: dict[str, Any], resolver: Resolver | None) -> tuple[dict[str, Any], list[Problem]]:

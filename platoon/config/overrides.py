@@ -79,13 +79,15 @@ def apply_overrides(
 ) -> tuple[dict[str, Any], list[Problem]]:
     """A copy of `data` with the overrides applied in order, and a problem for each that fails. `places` learns where
     each new value comes from."""
-    data, problems = copy.deepcopy(data), []
+    problems = []
     for override in overrides:
+        trial = copy.deepcopy(data)
         try:
-            path = _apply(data, override, root)
+            path = _apply(trial, override, root)
         except ValueError as error:
             problems.append(Problem((), f"override {override}: {error}"))
             continue
+        data = trial
         for old in [old for old in places if old[: len(path)] == path]:
             del places[old]
         places[path] = f"override {override}"
@@ -120,19 +122,22 @@ def _container(data: dict[str, Any], parts: Sequence[str], root: Any) -> tuple[A
         else:
             path = (*path, part)
             if current.get(part) is None:
-                current[part] = _missing(at_path(root, path), path)
+                current[part] = _missing(root, path)
             current = current[part]
         if not isinstance(current, (dict, list)):
             raise ValueError(f"{dotted(path)} holds {show(current)}, not a section or a list")
     return current, path
 
 
-def _missing(annotation: Any, path: KeyPath) -> dict[str, Any]:
+def _missing(root: Any, path: KeyPath) -> dict[str, Any]:
+    annotation = at_path(root, path)
     kinds = (Any,) if annotation is None else members(annotation)
     if any(get_origin(kind) in (list, tuple) for kind in kinds):
         raise ValueError(f"{dotted(path)} has no items in the file; append one with {dotted(path)}+=")
     if section_of(annotation) is None and not any(kind is Any or get_origin(kind) is dict for kind in kinds):
-        raise ValueError(f"{dotted(path)} is a single value, not a section")
+        named = any(get_origin(kind) is dict for kind in members(at_path(root, path[:-1])))
+        hint = f"; set a name that has a dot by {dotted(path[:-1])}={{NAME: VALUE}}" if named else ""
+        raise ValueError(f"{dotted(path)} is a single value, not a section{hint}")
     return {}
 
 
@@ -194,7 +199,7 @@ def parse_text(text: str, annotation: Any) -> Any:
         except ValueError:
             pass
     kinds = (Any,) if annotation is None else members(annotation)
-    if type(None) in kinds and (text in _NULLS or (text == "" and str not in kinds)):
+    if type(None) in kinds and text in _NULLS:
         return None
     reasons = []
     for kind in sorted((kind for kind in kinds if kind is not type(None)), key=lambda kind: kind is str):

@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
 
 from platoon.config.base import Section, Text
 from platoon.config.problems import KeyPath, Problem, dotted, placed, show
@@ -22,7 +28,8 @@ from platoon.config.reading import read_document
 from platoon.config.schema import problems_of
 
 NOT_ISOLATING = ("process",)
-_REMOVED = ("PLATOON_HARBOR_CACHE", "PLATOON_TOOLCHAINS")
+_REMOVED_VARIABLES = ("PLATOON_HARBOR_CACHE", "PLATOON_TOOLCHAINS")
+_REMOVED = "platoon 0.3.0 removed it: use cache in the site profile"
 _PATHS: tuple[KeyPath, ...] = (
     ("cache",),
     ("runs",),
@@ -44,8 +51,10 @@ class ProviderOptions(Section):
     image_cache: Text | None = None
 
 
-class SiteProfile(Section):
+class SiteProfile(Section, BaseSettings):
     """`cache`: what is fetched and built once; `runs`: where runs without a path go; `provider`: of sandboxes."""
+
+    model_config = SettingsConfigDict(case_sensitive=True)
 
     VALUE_HINTS: ClassVar = {
         "provider": {"process": "process does not isolate; a run that wants it names it in its own configuration"}
@@ -55,6 +64,31 @@ class SiteProfile(Section):
     runs: Text | None = None
     provider: Literal["bubblewrap", "docker", "singularity", "enroot"] | None = None
     provider_options: ProviderOptions = ProviderOptions()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Values come from the profile alone; a variable such as `RUNS` or `CACHE` is not one of them."""
+        return (init_settings,)
+
+
+class _ProfileFile(YamlConfigSettingsSource):
+    """A profile read as every configuration file is. What is wrong with its text is in `document.problems`, what its
+    values lack in `failed`."""
+
+    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
+        self.document = read_document(path)
+        self._data, self.failed = _expanded(self.document.data, path, environ)
+        super().__init__(SiteProfile, yaml_file=path)
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        return self._data
 
 
 @dataclass(frozen=True)
@@ -104,8 +138,8 @@ class Site:
 def read_site(environ: Mapping[str, str] = os.environ) -> tuple[Site, list[Problem]]:
     """The profile of this machine, read now, and what is wrong with it. Nothing is raised."""
     problems = [
-        Problem((), f"the environment variable {name} is set; platoon 0.3.0 removed it: use cache in the site profile")
-        for name in _REMOVED
+        Problem((), f"the environment variable {name} is set to {environ[name]}; {_REMOVED}")
+        for name in _REMOVED_VARIABLES
         if environ.get(name)
     ]
     named = environ.get("PLATOON_SITE")
@@ -115,20 +149,18 @@ def read_site(environ: Mapping[str, str] = os.environ) -> tuple[Site, list[Probl
         if named:
             problems.append(Problem((), f"PLATOON_SITE names {named}, which is not a file"))
         return Site(path), problems
-    document = read_document(path)
-    places = document.places
-    problems += document.problems
-    if document.fatal:
+    source = _ProfileFile(path, environ)
+    problems += source.document.problems
+    if source.document.fatal:
         return Site(path, path), problems
-    data, failed = _expanded(document.data, path, environ)
-    profile = SiteProfile()
+    failed, profile = source.failed, SiteProfile()
     try:
-        profile = SiteProfile.model_validate(data)
+        profile = SiteProfile.model_validate(source())
     except ValidationError as error:
         failed += problems_of(error, SiteProfile)
     if profile.provider is None and profile.provider_options.model_fields_set and not failed:
         failed.append(Problem(("provider_options",), "needs a provider"))
-    problems += placed(failed, places)
+    problems += placed(failed, source.document.places)
     return Site(path, path, hashlib.sha256(path.read_bytes()).hexdigest(), profile), problems
 
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from platoon.config.base import Count, CountOrZero, Fraction, NotNegative, NumericMap, Positive, Section, Text, Texts
+from platoon.config.base import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NotNegative,
+    Number,
+    NumericMap,
+    Positive,
+    Section,
+    Text,
+    Texts,
+)
 from platoon.config.problems import Problem
 from platoon.config.rollout import EVALUATION_DEFAULTS, WorkflowConfig, WorkflowLayer
 
@@ -37,7 +48,7 @@ class RefillConfig(Section):
 
     HINTS: ClassVar = {"when_short": "no such key exists; a short batch trains once max_groups_per_step is reached"}
 
-    max_groups_per_step: float = Field(default=3.0, ge=1, allow_inf_nan=False)
+    max_groups_per_step: Annotated[Number, Field(ge=1)] = 3.0
 
 
 class TrainConfig(Section):

@@ -85,6 +85,9 @@ ENTRIES: tuple[Unbuilt, ...] = (
     Unbuilt("environments.*.agents.child_max_steps", _AGENTS, (15,)),
     Unbuilt("environments.*.agents.child_grading", _AGENTS, ("none",)),
     Unbuilt("environments.*.agents.child_access", _AGENTS, ("full",)),
+    Unbuilt("environments.*.agents.verifier.enabled", _AGENTS, (True,)),
+    Unbuilt("environments.*.agents.verifier.max_steps", _AGENTS, (20,)),
+    Unbuilt("environments.*.agents.verifier.access", _AGENTS, ("read_only",)),
     Unbuilt("environments.*.agents.fork", _AGENTS),
     Unbuilt("environments.*.agents.child_timeout_s", _AGENTS),
 )

@@ -210,66 +210,6 @@ def test_accepted_forms(write: Write) -> None:
     assert load(write(text), ["environments=[{on_harness_exit: exclude}]", "environments.0.on_harness_exit=grade"]).data
 
 
-REMOVED = [
-    ("train.workflow_config.rollout_config.propogate_root_success", True, "propagate_root_success"),
-    ("train.rollout_group_key", "x", "train.label_by"),
-    ("train.workflow_config.straggler_policy_key", "x", "train.label_by"),
-    ("eval.workflow_config.straggler_policy_key", "x", "train.label_by"),
-    ("environments.0.workflow_config.straggler_policy_key", "x", "train.label_by"),
-    ("train.num_concurrent_rollout_workflow_workers", 1, "max_concurrent_rollouts"),
-    ("eval.num_concurrent_rollout_workflow_workers", 1, "max_concurrent_rollouts"),
-    ("eval.strategy", "none", "every: 0"),
-    ("checkpoint.strategy", "none", "every: 0"),
-    ("train.task_order", "x", "train.task_sampler"),
-    ("train.hosted", {}, "hosted models only evaluate"),
-    ("train.backend", "x", "hosted models only evaluate"),
-    ("eval.hosted", {}, "hosted models only evaluate"),
-    ("eval.backend", "x", "hosted models only evaluate"),
-    ("hosted", {}, "hosted models only evaluate"),
-    ("environments.0.eval_overrides.inference_params", {}, "rollout_config.inference_params"),
-    ("environments.0.eval_overrides.group_size", 2, "workflow_config.group_size"),
-    ("environments.0.eval_overrides.dataset_kwargs", {}, "eval_dataset_kwargs"),
-    ("train.on_stale", "x", "train.max_staleness"),
-    ("train.refill.when_short", "x", "max_groups_per_step"),
-    ("eval.sample_timeout_seconds", 1, "train.sample_timeout_seconds"),
-    ("eval.max_starting_rollouts", 1, "train.max_starting_rollouts"),
-    ("train.workflow_config.max_starting_rollouts", 1, "train.max_starting_rollouts"),
-    ("environments.0.eval_overrides.max_steps", 1, "rollout_config.max_steps"),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "remedy"), REMOVED)
-def test_a_removed_or_misplaced_key_names_its_replacement(write: Write, key: str, value: object, remedy: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(write({**MINIMAL, "environments": [{}]}), {key: value})
-    (problem,) = caught.value.problems
-    assert problem.startswith(f"{key}: ")
-    assert remedy in problem
-
-
-@pytest.mark.parametrize(
-    ("key", "remedy"),
-    [
-        ("cache", "cache in the site profile"),
-        ("image_map", "the site profile's cache"),
-        ("toolchain_root", "the site profile's cache"),
-    ],
-)
-def test_what_harbor_entries_no_longer_take(write: Write, key: str, remedy: str) -> None:
-    entry = {"service": "harbor", "service_kwargs": {key: "/x"}}
-    (problem,) = refuse(write({**MINIMAL, "environments": [entry]}))
-    assert problem.startswith(f"environments.0.service_kwargs.{key}: platoon 0.3.0 removed it; ")
-    assert remedy in problem
-
-
-def test_a_hosted_model_is_written_one_way(write: Write) -> None:
-    for key in ("kind", "require_api_key", "headers", "headers_env", "extra_body", "drop_params"):
-        hosted = {"base_url": "http://h/v1", key: "x"}
-        problems = refuse(write({"inference": {"model_name": "m", "hosted": hosted}}))
-        assert any("a hosted model takes base_url and api_key_env" in problem for problem in problems)
-    assert "write hosted: {base_url" in refuse(write({"inference": {"model_name": "m", "backend": "x"}}))[0]
-
-
 def test_the_kind_of_a_file(write: Write) -> None:
     evaluation = {"inference": {"model_name": "m"}}
     assert load(write(evaluation)).kind == "eval"
@@ -277,10 +217,35 @@ def test_the_kind_of_a_file(write: Write) -> None:
     assert "neither a train section" in refuse(write({"environments": []}))[0]
     (both,) = refuse(write({**MINIMAL, **evaluation}))
     assert "train: unknown key; a file with inference is an evaluation config" in both
-    with pytest.raises(ConfigError, match="inference: missing"):
-        load(write(MINIMAL), kind="eval")
+    with pytest.raises(ConfigError, match="train: missing"):
+        load(write({"environments": []}), kind="train")
     with pytest.raises(ConfigError, match="is a training config"):
         _ = load(write(MINIMAL)).eval_config
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "kind", "text"),
+    [
+        (MINIMAL, [], "eval", "is a training config (it has the section train); run it with: platoon train"),
+        (MINIMAL, ["inference.model_name=m"], "train", None),
+        (
+            {"inference": {"model_name": "m", "typo": 1}},
+            ["train.batch_size=x"],
+            "train",
+            "is an evaluation config (it has the section inference); run it with: platoon eval",
+        ),
+    ],
+)
+def test_a_file_for_the_other_command_is_one_line_that_names_it(
+    write: Write, content: object, overrides: list[str], kind: Any, text: str | None
+) -> None:
+    path = write(content, "my run.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides, kind=kind)
+    if text is None:
+        assert "inference: unknown key" in caught.value.problems[0]
+    else:
+        assert str(caught.value) == f"{path} {text} '{path}'"
 
 
 @pytest.mark.parametrize("row", [*TRAIN, *ENTRIES], ids=lambda row: row.key)
@@ -317,6 +282,7 @@ def _other(default: Any, key: str) -> Any:
         "min_ratio": 0.5,
         "placement": "local",
         "builtins": "keep",
+        "access": "full",
     }
     if last in special:
         return special[last]
