@@ -11,8 +11,8 @@ import cyclopts
 
 from platoon.cli.loading import load_config, report_deprecation
 from platoon.cli.printing import as_json
-from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path, given
-from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, sets_anything
+from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path
+from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, not_applied, sets_anything
 from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
 from platoon.config.problems import show as shown_value
 from platoon.config.records import to_yaml
@@ -112,9 +112,7 @@ def entry_blocks(loaded: Loaded, entry: EnvironmentConfig) -> list[str]:
     for title, phase in blocks:
         lines += [f"environments[{entry.label}]: {title}", *map(str, effective_settings(config, entry, phase, named))]
     if isinstance(config, EvalRun):
-        ignored = [key for key in given(entry.workflow_config) if key != "rollout_config"]
-        ignored = [f"workflow_config.{key}" for key in ignored] + (["max_staleness"] if entry.max_staleness else [])
-        lines += [f"not applied: {key}" for key in ignored]
+        lines += [f"not applied: {path}" for path in not_applied(config, entry)]
     return lines
 
 

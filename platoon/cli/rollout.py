@@ -33,7 +33,7 @@ def rollout(
     overrides
         key=value or key+=item.
     task
-        The task's id; in a mixture ENTRY::ID.
+        The task's id or name; in a mixture ENTRY::ID.
     split
         train plays with training's settings, any other with evaluation's.
     output_dir
@@ -49,7 +49,8 @@ def rollout(
     prepare
         First fetch and build what the configuration needs, as `platoon prepare` does.
     """
-    from platoon.cli.single import Asked, play, summary, tree
+    from platoon.cli.single import Asked, play
+    from platoon.cli.single_shown import summary, tree
 
     loaded = load_config(config, overrides)
     warn(loaded)

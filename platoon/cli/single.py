@@ -1,4 +1,4 @@
-"""One rollout outside of a run: which policy, which settings, where its records go, what is shown of it."""
+"""One rollout outside of a run: which task and policy, which settings, where its records go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from platoon.config import (
     ConfigError,
@@ -24,7 +24,8 @@ from platoon.config import (
 )
 from platoon.config.files import write_text
 from platoon.config.records import RESOLVED, dump_resolved, start_records, write_lock
-from platoon.eval.policy import WeightsSource, weights_source
+from platoon.envs.listing import find_task
+from platoon.eval.policy import WeightsSource, policy_record, weights_source
 from platoon.gateway.dump import to_dict
 from platoon.rollout.components import resolve_entries
 from platoon.rollout.episode import Episode, EpisodeRequest, new_rollout_id, run_episode
@@ -45,26 +46,34 @@ class Asked:
 
 
 async def play(loaded: Loaded, asked: Asked, argv: Sequence[str] = ()) -> tuple[Episode, Path]:
-    """Play the task; the episode and the directory of its records. Raises ConfigError."""
+    """Play the task; the episode and the directory of its records. ConfigError, before anything is written, for what
+    the user can mend."""
     config = loaded.config
-    entry, task_id = find_entry(config, asked.task)
-    split = asked.split or (config.split if isinstance(config, EvalRun) else "train")
-    phase: Literal["train", "eval"] = "train" if split == "train" else "eval"
+    entry, task = find_entry(config, asked.task)
+    own_split = config.split if isinstance(config, EvalRun) else "train"
+    phase: Literal["train", "eval"] = "train" if (asked.split or own_split) == "train" else "eval"
     components = resolve_entries(config.environments, (phase,))
     components.check()
-    route = build_route(entry, phase, task_id)
     policy = policy_settings(config, asked)
-    directory = asked.output_dir or loaded.site.runs / "adhoc" / f"{stamp()}-{slug(asked.task)}"
-    directory = directory.absolute()
+    records = {
+        **start_records(loaded),
+        **components.records(),
+        "policy": policy_record(policy.model_name, policy.renderer_name, policy.weights, policy.tinker_base_url),
+    }
+    if isinstance(config, EvalRun):
+        records["judges"] = {"enabled": config.inference.judges}
+    service = build_route(entry, phase, "").service
+    task_id = await find_task(entry, phase, service, task, split=own_split, asked=asked.split)
+    directory = (asked.output_dir or loaded.site.runs / "adhoc" / f"{stamp()}-{slug(asked.task)}").absolute()
     directory.mkdir(parents=True, exist_ok=True)
     own = {"return_dict": True, "train": False, "output_dir": str(directory / "rollouts")}
-    settings = lay(_settings(config, entry, split, phase), {**own, "model_name": policy.model_name})
+    settings = lay(_settings(config, entry, asked.split or own_split, phase), {**own, "model_name": policy.model_name})
     dump_resolved(loaded, directory / RESOLVED)
-    write_lock(directory, argv, **start_records(loaded), **components.records())
+    write_lock(directory, argv, **records)
+    route = build_route(entry, phase, task_id)
     request = EpisodeRequest(task_id, route, settings, new_rollout_id(task_id), asked.task)
-    async with open_policy(
-        policy, _state_dir(config, weights_of(config, asked), directory), f"rollout/{slug(asked.task)}"
-    ) as opened:
+    state_dir = _state_dir(config, weights_of(config, asked), directory)
+    async with open_policy(policy, state_dir, f"rollout/{slug(asked.task)}") as opened:
         episode = await run_episode(request, opened.gateway, opened.server)
     if episode.collection is not None:
         text = json.dumps(to_dict(episode.collection), ensure_ascii=False)
@@ -135,50 +144,3 @@ def stamp() -> str:
 def slug(task: str) -> str:
     """A task's id as part of a directory's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.")[-60:].lstrip("-.") or "task"
-
-
-def summary(episode: Episode, task: str) -> dict[str, Any]:
-    """`{id, task, agents, total_steps, max_depth, reward, outcome, error}` of a rollout."""
-    collection = episode.collection
-    trajectories = collection.trajectories if collection is not None else {}
-    depths = collection.depths() if collection is not None else {}
-    agents = []
-    for key, trajectory in trajectories.items():
-        parent = trajectory.parent_info.id if trajectory.parent_info is not None else None
-        role = trajectory.misc.get("role") or ("root" if parent is None else "child")
-        own = trajectory.misc.get("outcome")
-        agents.append(
-            {
-                "id": key,
-                "parent": parent,
-                "depth": depths[key],
-                "role": role,
-                "goal": trajectory.task.goal if trajectory.task is not None else None,
-                "steps": len(trajectory.steps),
-                "reward": trajectory.reward if own is None or own.get("status") == "scored" else None,
-                "outcome": own.get("status") if own is not None else None,
-                "error": trajectory.error_message,
-            }
-        )
-    return {
-        "id": collection.id if collection is not None else None,
-        "task": task,
-        "agents": agents,
-        "total_steps": sum(len(trajectory.steps) for trajectory in trajectories.values()),
-        "max_depth": max(depths.values(), default=0),
-        "reward": episode.outcome.reward,
-        "outcome": episode.outcome.status,
-        "error": episode.error,
-    }
-
-
-def tree(shown: dict[str, Any]) -> str:
-    """The summary as an indented tree of agents."""
-    score = f"reward {shown['reward']:g}" if shown["reward"] is not None else "no reward"
-    lines = [f"{shown['task']}: {shown['outcome']}, {score}, {shown['total_steps']} steps"]
-    for agent in shown["agents"]:
-        goal = " ".join((agent["goal"] or "").split())
-        lines.append(f"{'  ' * (agent['depth'] + 1)}{agent['role']} ({agent['steps']} steps) {goal[:100]}")
-    if shown["error"]:
-        lines.append(f"  error: {shown['error']}")
-    return "\n".join(lines)

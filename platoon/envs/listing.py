@@ -5,6 +5,7 @@ The order is exclusion's business last: all ids are shuffled first, so that excl
 
 from __future__ import annotations
 
+import difflib
 import math
 import random
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from platoon.config.entries import EnvironmentConfig
 from platoon.config.problems import ConfigError, show, unknown_key
 from platoon.envs.contract import EnvironmentService, EnvNotPrepared, EnvSetupError
+from platoon.extensions.boundary import Boundary
 
 Phase = Literal["train", "eval"]
 _OPTIONS = ("split_name", "shuffle_seed", "limit")
@@ -63,6 +65,50 @@ async def list_entry(
         raise ConfigError(f"{where}.service: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+async def find_task(
+    entry: EnvironmentConfig,
+    phase: Phase,
+    service: EnvironmentService,
+    task: str,
+    *,
+    split: str | None = None,
+    asked: str | None = None,
+) -> str:
+    """The id of the task that an id or a display name stands for: in the splits that `list_entry` lists, else wherever
+    the service finds it. `asked`, where the service has such a split, stands for the entry's.
+
+    ConfigError for a task that there is not; it names the splits and the nearest tasks.
+    """
+    options = entry.dataset_kwargs if phase == "train" else entry.eval_dataset_kwargs
+    list_splits = getattr(service, "list_splits", None)
+    if asked is not None and list_splits is not None and asked in await list_splits():
+        splits = [asked]
+    else:
+        splits = _splits(options.get("split_name"), split or phase)
+    known: dict[str, set[str]] = {}
+    why = ""
+    try:
+        known = await _names(service, {name: await service.list_tasks(name) for name in splits})
+    except EnvNotPrepared:
+        raise
+    except (ValueError, EnvSetupError) as error:
+        if isinstance(error, EnvSetupError) and error.failure_kind != "env_config":
+            raise
+        why = f" ({error})"
+    if task in known:
+        return task if task in known[task] else min(known[task])
+    with Boundary("environment", quiet=True) as caught:
+        await service.get_task(task)
+    if isinstance(caught.error, EnvNotPrepared):
+        raise caught.error
+    if not isinstance(caught.error, ValueError | LookupError | EnvSetupError):
+        return task  # it is there, or only its rollout can say what is wrong
+    near = difflib.get_close_matches(task, known, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else f"; tasks are, say, {', '.join(list(known)[:3])}"
+    text = f"environments[{entry.label}]: split {', '.join(splits)} has no task {task!r}{why}"
+    raise ConfigError(text + hint if known else text)
 
 
 def dataset_problems(options: Mapping[str, Any]) -> list[str]:

@@ -67,6 +67,20 @@ def run_directory_of(model_path: str) -> Path:
     return Path(model_path).expanduser().absolute()
 
 
+def policy_record(
+    model: str, renderer: str | None, weights: str | None, tinker_base_url: str | None
+) -> dict[str, str | None]:
+    """What `lock.json` says of a policy. ConfigError for a missing key of a service elsewhere."""
+    origin = "local" if is_local(tinker_base_url) else service_address(tinker_base_url).origin
+    return {
+        "backend": "tinker",
+        "model": model,
+        "model_path": weights,
+        "renderer": renderer,
+        "base_url_origin": origin,
+    }
+
+
 def provenance(config: EvalRun, source: WeightsSource | None) -> dict[str, Any]:
     """What identifies the policy; recorded beside every rollout and compared before more are added.
 
@@ -74,15 +88,17 @@ def provenance(config: EvalRun, source: WeightsSource | None) -> dict[str, Any]:
     what the config itself says.
     """
     inference = config.inference
+    if source is not None:
+        url = config.tinker_base_url
+        return {
+            **policy_record(inference.model_name, inference.renderer_name, source.path, url),
+            "judges": inference.judges,
+        }
     found = {
         "backend": "tinker",
         "model": inference.model_name,
         "renderer": inference.renderer_name,
         "judges": inference.judges,
     }
-    if source is None:
-        moving = inference.model_path is not None and not inference.model_path.startswith("tinker://")
-        return found if moving else {**found, "model_path": inference.model_path}
-    local = is_local(config.tinker_base_url)
-    origin = "local" if local else service_address(config.tinker_base_url).origin
-    return {**found, "model_path": source.path, "base_url_origin": origin}
+    moving = inference.model_path is not None and not inference.model_path.startswith("tinker://")
+    return found if moving else {**found, "model_path": inference.model_path}

@@ -65,7 +65,9 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
         dump_resolved(pinned(loaded, output), output / RESOLVED)
         write_process_record(output, "eval")
         records = {**start_records(loaded), **components.records()}
-        write_lock(output, argv, **records, policy=identity, excluded_tasks=tasks.excluded)
+        judges = {"enabled": identity["judges"]}
+        policy_record = {key: value for key, value in identity.items() if key != "judges"}
+        write_lock(output, argv, **records, policy=policy_record, judges=judges, excluded_tasks=tasks.excluded)
         owed = await asyncio.to_thread(_owed, config, tasks, output)
         seconds = 0.0
         if owed:

@@ -16,9 +16,10 @@ from platoon.service.engines import load_engine
 class ReadyServer(uvicorn.Server):
     """A server that says where it is once it answers requests."""
 
-    def __init__(self, config: uvicorn.Config, url: str, ready: Path | None) -> None:
+    def __init__(self, config: uvicorn.Config, url: str, key: str | None, ready: Path | None) -> None:
         super().__init__(config)
         self._url = url
+        self._key = "=tml-local (any key that starts with tml-)" if key is None else ", the key given to this service"
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -26,6 +27,7 @@ class ReadyServer(uvicorn.Server):
         if not self.started:
             return
         print(f"platoon: training service on {self._url}", flush=True)
+        print(f"platoon: a client needs TINKER_BASE_URL={self._url} and TINKER_API_KEY{self._key}", flush=True)
         if self._ready is not None:
             temporary = self._ready.with_name(f"{self._ready.name}.{os.getpid()}")
             temporary.write_text(self._url, encoding="utf-8")
@@ -45,4 +47,4 @@ def serve(model: str, state: Path, listener: socket.socket, *, key: str | None, 
         lifespan="on",
         ws="none",
     )
-    ReadyServer(config, f"http://{host}:{port}", ready).run(sockets=[listener])
+    ReadyServer(config, f"http://{host}:{port}", key, ready).run(sockets=[listener])

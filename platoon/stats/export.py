@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import polars as pl
 
+from platoon.config.problems import ConfigError
 from platoon.stats.files import write_atomic
 from platoon.stats.jsonl import read_jsonl
 from platoon.stats.passk import informative_at, pass_at
@@ -92,12 +93,19 @@ def task_rows(found: RunStatistics) -> list[dict[str, Any]]:
 
 
 def show(run_dir: Path, label: str | None = None, sort: Sort = "informative", top: int | None = None) -> str:
-    """The header line and the table of tasks with a settled group. NoStatistics when there are none to read."""
+    """The header line and the table of tasks with a settled group. NoStatistics when there are none to read,
+    ConfigError for a label that no task has."""
     if sort not in get_args(Sort):
         raise ValueError(f"sort {sort!r}: one of {', '.join(get_args(Sort))}")
     found = read_statistics(run_dir)
     _warn(found.notes)
-    rows = [row for row in task_rows(found) if label is None or row["label"] == label]
+    rows = task_rows(found)
+    if label is not None:
+        labels = sorted({row["label"] for row in rows} - {None})
+        if label not in labels:
+            there = f"its labels are {', '.join(labels)}" if labels else "its tasks have no labels"
+            raise ConfigError(f"--label {label}: no task of {run_dir} has it; {there}")
+        rows = [row for row in rows if row["label"] == label]
     seen = sorted((row for row in rows if row["groups"]), key=lambda row: _sort_key(row, sort))
     which = "tasks" if label is None else f"tasks of label {label}"
     header = (

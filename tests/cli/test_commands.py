@@ -202,6 +202,9 @@ def test_serve_answers_until_it_is_stopped(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "http://127.0.0.1:" in line, line
+        url = line.split()[-1]
+        hint = f"TINKER_BASE_URL={url} and TINKER_API_KEY=tml-local"
+        assert hint in process.stdout.readline()
     finally:
         process.terminate()
         process.communicate()

@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from platoon.cli.app import run
-from platoon.cli.single import Asked, find_entry, policy_settings, slug, summary, tree
-from platoon.config import ConfigError, EvalRun, TrainRun, load
+from platoon.cli.single import Asked, find_entry, policy_settings, slug
+from platoon.cli.single_shown import summary, tree
+from platoon.config import ConfigError, EnvironmentConfig, EvalRun, TrainRun, load
+from platoon.envs.listing import find_task
+from platoon.envs.services import build_service
 from platoon.rollout.episode import Episode
 from platoon.rollout.outcome import Outcome
+from platoon.rollout.trajectory import (
+    Interactions,
+    ParentInfo,
+    Task,
+    Trajectory,
+    TrajectoryCollection,
+    TrajectoryStep,
+)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-run" / "trivial.yaml"
 TRAIN = {"model_name": "m", "renderer_name": "chat_template", "sampling_seed": 3}
@@ -59,6 +71,25 @@ def test_a_rollout_that_never_started_shows_its_reason() -> None:
     assert tree(shown) == "x: error, no reward, 0 steps\n  error: no task named 'x'"
 
 
+def test_the_tree_says_of_each_agent_what_it_used_and_how_it_ended() -> None:
+    def step(tokens_in: int, tokens_out: int) -> TrajectoryStep:
+        usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out}
+        return TrajectoryStep(misc={"action_misc": {"usage": usage}})
+
+    root = Trajectory(id="a", task=Task(goal="Sum  it\nup"), steps=[step(10, 2), step(14, 3)], reward=0.5)
+    root.misc = {"outcome": {"status": "scored", "reason": None}, "agent_result": {"status": "completed"}}
+    child = Trajectory(id="b", parent_info=ParentInfo("a", 1), steps=[step(7, 1)])
+    child.misc = {"outcome": {"status": "timeout", "reason": "agent_timeout"}}
+    collection = TrajectoryCollection(id="r", trajectories={"a": root, "b": child})
+    episode = Episode(collection, Interactions(), Outcome("scored", {"reward": 0.5}), "completed", 1.0)
+    assert tree(summary(episode, "t")).splitlines() == [
+        "t: scored, reward 0.5, 3 steps",
+        "  root: 2 calls, 24 tokens in, 5 out, reward 0.5, completed",
+        "    Sum it up",
+        "    child: 1 call, 7 tokens in, 1 out, no reward, agent_timeout",
+    ]
+
+
 def test_one_task_is_played_with_the_embedded_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,12 +100,65 @@ def test_one_task_is_played_with_the_embedded_service(
     shown = json.loads(capsys.readouterr().out)
     (agent,) = shown["agents"]
     assert (shown["outcome"], agent["role"], agent["parent"]) == ("scored", "root", None)
-    assert shown["total_steps"] == agent["steps"] >= 1
+    assert shown["total_steps"] == agent["steps"] == agent["calls"] >= 1
     assert shown["reward"] == agent["reward"]
+    assert (out / "lock.json").is_file()
     recorded = json.loads((out / "trajectory_collection.json").read_text())
     assert recorded["id"] == shown["id"]
+    (trajectory,) = recorded["trajectories"].values()
+    assert trajectory["task"]["id"] == "train:0"
+    usage = [step["misc"]["action_misc"]["usage"] for step in trajectory["steps"]]
+    assert agent["prompt_tokens"] == sum(one["prompt_tokens"] for one in usage) > 0
+    assert agent["completion_tokens"] == sum(one["completion_tokens"] for one in usage) > 0
+    assert agent["finish"] == (trajectory["misc"]["outcome"]["reason"] or "completed")
     assert load(out / "config.resolved.yaml").kind == "train"
-    assert json.loads((out / "lock.json").read_text())["python"]
-    assert run([*argv, "train:99999"]) == 1
-    failed = json.loads(capsys.readouterr().out)
-    assert (failed["outcome"], failed["reward"]) == ("error", None)
+    lock = json.loads((out / "lock.json").read_text())
+    assert lock["policy"] == {
+        "backend": "tinker",
+        "model": "platoon-tiny",
+        "model_path": None,
+        "renderer": "chat_template",
+        "base_url_origin": "local",
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "reason"),
+    [
+        ("train", ["--task", "train:99999"], "split train has no task 'train:99999'; did you mean train:9999, "),
+        (
+            "train",
+            ["--task", "nothing"],
+            "split train has no task 'nothing'; tasks are, say, train:0, train:1, train:2",
+        ),
+        ("train", ["--task", "v:1", "--split", "val"], "split val has no task 'v:1'; did you mean "),
+        ("eval", ["--task", "number_search.val.1000"], "split val has no task 'number_search.val.1000'; did you mean "),
+    ],
+)
+def test_a_task_that_there_is_not_is_78_before_anything_is_written(
+    config: str, flags: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["rollout", str(configured(tmp_path, config)), "--output-dir", str(tmp_path / "out"), *flags]) == 78
+    captured = capsys.readouterr()
+    assert f"platoon: environments[near]: {reason}" in captured.err
+    assert not captured.out
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_task_is_looked_for_in_the_split_that_its_phase_plays() -> None:
+    reference = "python://platoon.envs.number_search.env:NumberSearchEnvironment"
+    service = build_service(reference, {})
+    entry = EnvironmentConfig(name="near", service=reference, eval_dataset_kwargs={"split_name": "val"})
+    assert await find_task(entry, "eval", service, "number_search.val.7", split="validation") == "val:7"
+    assert await find_task(entry, "train", service, "number_search.val.7", asked="val") == "val:7"
+    assert await find_task(entry, "train", service, "number_search.train.7") == "train:7"
+    assert await find_task(entry, "eval", service, "train:3") == "train:3"  # an id says its split
+
+
+def configured(tmp_path: Path, kind: str) -> Path:
+    about = {"model_name": "platoon-tiny", "renderer_name": "chat_template"}
+    section = {"train": about} if kind == "train" else {"inference": about, "split": "validation"}
+    entry = {"name": "near", "env": "platoon-number-search", "harness": "platoon-react"}
+    path = tmp_path / f"{kind}.yaml"
+    path.write_text(yaml.safe_dump({"tinker_base_url": "local", **section, "environments": [entry]}))
+    return path

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from platoon.config import ConfigError
 from platoon.stats.export import COLUMNS, NoStatistics, export, read_statistics, show
 from platoon.stats.jsonl import append_row
 from platoon.stats.passk import informative_at
@@ -50,7 +51,8 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in show(tmp_path, sort="groups").split("\n")[2:]] == ["a", "b"]
     assert [line.split()[0] for line in show(tmp_path, sort="pass_rate", top=1).split("\n")[2:]] == ["b"]
     assert show(tmp_path, label="y").split("\n")[0].endswith("1 of 1 tasks of label y with a settled group")
-    assert show(tmp_path, label="none").count("\n") == 0
+    with pytest.raises(ConfigError, match=r"--label none: no task of .* has it; its labels are x, y"):
+        show(tmp_path, label="none")
     assert capsys.readouterr().err == ""
 
 
