@@ -40,6 +40,15 @@ def sets_anything(entry: EnvironmentConfig) -> bool:
     return entry.sets_workflow or entry.max_staleness is not None or entry.group_admission is not None
 
 
+def not_applied(config: EvalRun, entry: EnvironmentConfig) -> list[str]:
+    """The dotted paths below an entry that it sets and an evaluation does not apply."""
+    overrides = given(entry.eval_overrides.workflow_config)
+    read = {} if config.split == "train" else _only_rollout(overrides)
+    paths = [f"workflow_config.{key}" for key in given(entry.workflow_config) if key != "rollout_config"]
+    paths += [f"eval_overrides.workflow_config.{key}" for key in overrides if key not in read]
+    return [*paths, *(key for key in ("max_staleness", "group_admission") if getattr(entry, key) is not None)]
+
+
 def effective_settings(
     config: TrainRun | EvalRun, entry: EnvironmentConfig, phase: Phase, named: frozenset[str] = frozenset()
 ) -> list[Setting]:

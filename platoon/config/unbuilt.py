@@ -64,7 +64,6 @@ TRAIN: tuple[Unbuilt, ...] = (
 )
 EVAL: tuple[Unbuilt, ...] = (
     *_of_rollouts(("inference.workflow.rollout_config",)),
-    Unbuilt("environments.*.reward_processor", "processing rewards in an evaluation"),
     Unbuilt("inference.hosted", "evaluating a hosted model"),
     Unbuilt("inference.workflow.use_subprocesses", _PROCESS, (False,)),
     Unbuilt("inference.workflow.subprocess_max_workers", _PROCESS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from platoon.config.base import given
-from platoon.config.effective import effective_settings
+from platoon.config.effective import effective_settings, not_applied
 from platoon.config.runs import EvalRun, TrainRun
 from platoon.config.training import LABEL_COLUMN
 
@@ -41,8 +41,5 @@ def _evaluation(config: EvalRun) -> Iterator[str]:
     if "output_dir" in given(config.inference.workflow.rollout_config):
         yield "inference.workflow.rollout_config.output_dir: not used; inference.output_dir is"
     for index, entry in enumerate(config.environments):
-        for key in given(entry.workflow_config):
-            if key != "rollout_config":
-                yield f"environments.{index}.workflow_config.{key}: not applied by an evaluation"
-        if entry.max_staleness is not None:
-            yield f"environments.{index}.max_staleness: not applied by an evaluation"
+        for path in not_applied(config, entry):
+            yield f"environments.{index}.{path}: not applied by an evaluation"

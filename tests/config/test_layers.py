@@ -198,31 +198,204 @@ def test_an_evaluations_layers() -> None:
         assert (laid.max_steps, laid.timeout, laid.sampling_precedence, laid.judges) == (1, timeout, "config", False)
 
 
+OVER_ALL = "is not read under train.task_sampler pass_rate, which draws over all entries"
+ONE: list[tuple[dict[str, Any], Any, list[str]]] = [
+    ({}, {"max_staleness": 3}, ["environments.0.max_staleness: needs train.max_staleness, which it raises"]),
+    (
+        {"max_staleness": 4},
+        {"max_staleness": 3},
+        ["environments.0.max_staleness: must be at least train.max_staleness (4); got 3"],
+    ),
+    (
+        {"max_concurrent_rollouts": 9},
+        {"workflow_config": {"group_size": 12}},
+        ["environments.0.workflow_config.group_size: must be at most train.max_concurrent_rollouts (9); got 12"],
+    ),
+    (
+        {},
+        {"eval_overrides": {"workflow_config": {"group_size": 300}}},
+        [
+            "environments.0.eval_overrides.workflow_config.group_size: must be at most "
+            "eval.max_concurrent_rollouts (256); got 300"
+        ],
+    ),
+    (
+        {},
+        {"workflow_config": {"min_successful_group_size": 9}},
+        [
+            "environments.0.workflow_config.min_successful_group_size: must be at most group_size (8); got 9 "
+            "(laid over group_size 8, min_successful_group_size 1)"
+        ],
+    ),
+    (
+        {"workflow_config": {"straggler_timeout_seconds": 5, "straggler_quorum": 6}},
+        {"workflow_config": {"group_size": 4}},
+        [
+            "environments.0.workflow_config.straggler_quorum: must be at most group_size (4); got 6 (laid over "
+            "group_size 8, min_successful_group_size 1, straggler_timeout_seconds 5.0, straggler_quorum 6)"
+        ],
+    ),
+    (
+        {"workflow_config": {"straggler_timeout_seconds": 5, "straggler_quorum": 6}},
+        {"workflow_config": {"straggler_timeout_seconds": None}},
+        [
+            "environments.0.workflow_config.straggler_quorum: needs straggler_timeout_seconds (laid over "
+            "group_size 8, min_successful_group_size 1, straggler_timeout_seconds 5.0, straggler_quorum 6)"
+        ],
+    ),
+    (
+        {},
+        {"eval_overrides": {"workflow_config": {"min_successful_group_size": 2}}},
+        [
+            "environments.0.eval_overrides.workflow_config.min_successful_group_size: must be at most group_size (1); "
+            "got 2 (laid over group_size 1, min_successful_group_size 1)"
+        ],
+    ),
+    (
+        {},
+        {"task_sampler": "weighted"},
+        ["environments.0.task_sampler: weighted is a sampler of the whole run; set train.task_sampler"],
+    ),
+    (
+        {},
+        {"task_sampler": "auto"},
+        ["environments.0.task_sampler: auto is a sampler of the whole run; set train.task_sampler"],
+    ),
+    (
+        {},
+        {"task_sampler_options": {"a": 1}, "group_admission_options": {"a": 1}},
+        [
+            "environments.0.task_sampler_options: needs the entry's own task_sampler",
+            "environments.0.group_admission_options: needs the entry's own group_admission",
+        ],
+    ),
+    (
+        {"task_sampler": "pass_rate"},
+        {"weight": 2, "task_sampler": "uniform", "task_sampler_options": {"a": 1}},
+        [f"environments.0.{key}: {OVER_ALL}" for key in ("weight", "task_sampler")],
+    ),
+    (
+        {"num_minibatches": 2},
+        {"group_admission": "mine:Rule"},
+        ["environments.0.group_admission: a rule needs train.num_minibatches: 1"],
+    ),
+    (
+        {"num_minibatches": 2, "group_admission": "informative"},
+        {},
+        ["train.num_minibatches: must be 1 under group_admission informative; got 2"],
+    ),
+    (
+        {"workflow_config": {"straggler_policies": {"default": {"timeout_seconds": 1, "quorum": 9}}}},
+        {},
+        [
+            "train.workflow_config.straggler_policies.default.quorum: must be at most the group size of default (8); "
+            "got 9"
+        ],
+    ),
+    ({}, {"name": "a::b"}, ["environments.0.name: must not contain '::', which divides it from a task id; got 'a::b'"]),
+    ({}, {"seed": 1.5}, ["environments.0.seed: must be an integer; got 1.5"]),
+    (
+        {},
+        {"success_threshold": float("inf")},
+        ["environments.0.success_threshold: must be a finite number; got Infinity"],
+    ),
+]
+SLOW = {"straggler_policies": {"small": {"timeout_seconds": 1, "quorum": 5}}}
+SMALL = {"name": "small", "workflow_config": {"group_size": 4}}
+SEVERAL: list[tuple[dict[str, Any], Any, list[str]]] = [
+    (
+        {"workflow_config": SLOW},
+        [SMALL, {"name": "b"}],
+        ["train.workflow_config.straggler_policies.small.quorum: must be at most the group size of small (4); got 5"],
+    ),
+    (
+        {
+            "label_by": "topic",
+            "workflow_config": {"straggler_policies": {"small": {"timeout_seconds": 1, "quorum": 5}}},
+        },
+        [SMALL, {"name": "b"}],
+        [],
+    ),
+    (
+        {},
+        [{"name": "a"}, {"name": "a"}, {}],
+        [
+            "environments.1.name: 'a' is also the name of environments.0",
+            "environments.2.name: each entry of a mixture needs a name",
+        ],
+    ),
+    (
+        {},
+        [{"name": "a", "weight": 0}, {"name": "b", "weight": True}],
+        [
+            "environments.0.weight: must be a number above 0, or tasks; got 0",
+            "environments.1.weight: must be a number above 0, or tasks; got true",
+        ],
+    ),
+    (
+        {},
+        [{"name": "a", "weight": 1}, {"name": "b"}],
+        ["environments.0.weight: weights are all numbers or all tasks; environments.1 has tasks"],
+    ),
+    (
+        {},
+        [
+            {"name": "a", "eval_workflow_kwargs": {"filter_errors": True}},
+            {"name": "b", "workflow_config": {"filter_errors": False}},
+        ],
+        [
+            "environments.0.eval_workflow_kwargs: needs a workflow class of your own, which is not built yet "
+            '(got {"filter_errors": true}); remove the key',
+            "environments.1.workflow_config.filter_errors: filter_errors is also in eval_workflow_kwargs; set it once",
+        ],
+    ),
+    (
+        {},
+        [{"name": "a", "trainer_config": "x:Y"}, {"name": "b", "trainer_config": "x:Z"}],
+        ['environments.1.trainer_config: acts on the whole run; environments.0 has another value: "x:Y"'],
+    ),
+]
+CASES = [*((train, [entry], texts) for train, entry, texts in ONE), *SEVERAL]
+
+
+@pytest.mark.parametrize(("train", "entries", "texts"), CASES)
+def test_settings_of_entries_that_do_not_fit_the_run(
+    write: Write, train: dict[str, Any], entries: list[Any], texts: list[str]
+) -> None:
+    path = write({"train": {**MINIMAL["train"], **train}, "environments": entries})
+    problems = []
+    try:
+        load(path)
+    except ConfigError as error:
+        problems = [problem.rpartition(f" ({path}:")[0] for problem in error.problems]
+    assert problems == texts
+
+
 @pytest.mark.parametrize(
-    ("train", "entry", "reason"),
+    ("checkpoint", "entry", "text"),
     [
-        ({}, {"max_staleness": 3}, r"needs train\.max_staleness"),
-        ({"max_staleness": 4}, {"max_staleness": 3}, r"at least train\.max_staleness \(4\)"),
-        ({"max_concurrent_rollouts": 9}, {"workflow_config": {"group_size": 12}}, r"max_concurrent_rollouts \(9\)"),
-        ({}, {"workflow_config": {"min_successful_group_size": 9}}, r"laid over group_size 8"),
-        ({}, {"workflow_config": {"straggler_quorum": 2}}, "needs straggler_timeout_seconds"),
-        ({}, {"workflow_config": {"filter_zero_advantage_datums": True}}, "it acts on microbatches"),
-        ({}, {"workflow_config": {"rollout_config": {"verbose": True}}}, r"set train\.workflow_config"),
-        ({}, {"task_sampler": "auto"}, "sampler of the whole run"),
-        ({}, {"task_sampler_options": {"a": 1}}, "needs the entry's own task_sampler"),
-        ({}, {"group_admission_options": {"a": 1}}, "needs the entry's own group_admission"),
-        ({"task_sampler": "uniform"}, {"weight": 2}, "draws over all entries"),
-        ({"task_sampler": "uniform"}, {"task_sampler": "uniform"}, "draws over all entries"),
+        ({"keep_recovery": 3, "recovery_every": 1}, {}, None),
         (
-            {"workflow_config": {"straggler_policies": {"default": {"timeout_seconds": 1, "quorum": 9}}}},
+            {"keep_recovery": 2, "recovery_every": 1},
             {},
-            r"straggler_policies\.default\.quorum: must be at most the group size of default \(8\)",
+            "keep_recovery (2) times recovery_every (1) must exceed the largest staleness bound (2); "
+            "set keep_recovery: 3 or recovery_every: 2",
+        ),
+        (
+            {"keep_recovery": 2, "recovery_every": 2},
+            {"max_staleness": 5},
+            "keep_recovery (2) times recovery_every (2) must exceed the largest staleness bound (5); "
+            "set keep_recovery: 3 or recovery_every: 3",
         ),
     ],
 )
-def test_settings_of_an_entry_that_do_not_fit_the_run(
-    write: Write, train: dict[str, object], entry: dict[str, object], reason: str
+def test_the_recovery_bound_counts_an_entrys_staleness(
+    write: Write, checkpoint: dict[str, int], entry: dict[str, int], text: str | None
 ) -> None:
-    path = write({"train": {**MINIMAL["train"], **train}, "environments": [entry]})
-    with pytest.raises(ConfigError, match=reason):
+    path = write({"train": {**MINIMAL["train"], "max_staleness": 2}, "environments": [entry], "checkpoint": checkpoint})
+    if text is None:
+        assert load(path).kind == "train"
+        return
+    with pytest.raises(ConfigError) as caught:
         load(path)
+    assert [problem.rpartition(" (")[0] for problem in caught.value.problems] == [f"checkpoint.keep_recovery: {text}"]
