@@ -218,8 +218,6 @@ async def plan_run(config: TrainRun, run_dir: Path, resume: Checkpoint | None) -
         log.warning("%s", line)
     steps = planned.sampling.steps
     assert steps is not None, "check_training saw a duration"
-    if not planned.interval and config.eval.at_start:
-        log.warning("eval.at_start is set, but eval.every is 0: nothing is evaluated")
     evaluation = EvaluationPlan(planned.interval, config.eval.at_start, config.eval.max_concurrent_rollouts or 256)
     start = next_start(run_dir)
     return RunPlan(config, run_dir, planned.train, planned.held_out, planned.sampling, steps, evaluation, resume, start)
