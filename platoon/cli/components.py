@@ -14,17 +14,15 @@ def component_problems(loaded: Loaded) -> list[str]:
 
 
 def find_components(loaded: Loaded) -> Components:
-    """Everything a configuration names. A report of stored results names nothing."""
+    """Everything a configuration names."""
     config = loaded.config
     if isinstance(config, TrainRun):
         from platoon.train.components import resolve_components
 
         return resolve_components(config)
-    from platoon.rollout.components import resolve_entries
+    from platoon.eval.components import resolve_components as evaluated
 
-    if config.stage == "report":
-        return Components()
-    return resolve_entries(config.environments, ("train",) if config.split == "train" else ("eval",))
+    return evaluated(config)
 
 
 def entry_problems(entries: Sequence[EnvironmentConfig]) -> list[str]:

@@ -6,11 +6,13 @@ It is named by the decorator's name, by `module:function`, or by what another di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from platoon.config.entries import EnvironmentConfig
 from platoon.config.problems import ConfigError, nearest
 from platoon.credit.rollout import RewardProcessor
+from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed, load
 from platoon.extensions.names import check_name, import_string, is_reserved
 from platoon.gateway.dump import trajectory_dict
@@ -54,16 +56,42 @@ def delegation(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float
 
 
 def get_reward_processor(reference: str) -> RewardProcessor:
-    """The processor of a reference. ConfigError says what is wrong and which names there are."""
-    fn = _import(reference) if ":" in reference else _named(reference)
+    """The processor of a reference, of trajectories. ConfigError says what is wrong and which names there are."""
+    fn = dumped_processor(reference)
 
     def process(trajectory: Trajectory) -> tuple[float, Mapping[str, float]]:
-        made = fn(trajectory_dict(trajectory))
+        return fn(trajectory_dict(trajectory))
+
+    return process
+
+
+def dumped_processor(reference: str) -> ProcessorFn:
+    """The same, of trajectories as files hold them. What it returns is checked: TypeError or ValueError."""
+    fn = _import(reference) if ":" in reference else _named(reference)
+
+    def process(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
+        made = fn(trajectory)
         if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
             raise TypeError(f"reward processor {reference} returned {made!r}, not (score, components)")
         return float(made[0]), {str(key): float(value) for key, value in made[1].items()}
 
     return process
+
+
+def add_reward_processors(entries: Sequence[EnvironmentConfig], found: Components) -> None:
+    """Look up the processors that entries name, and add them to the components of a configuration."""
+    for index, entry in enumerate(entries):
+        reference = entry.reward_processor
+        if reference is None:
+            continue
+        try:
+            dumped_processor(reference)
+        except ConfigError as error:
+            found.refuse(("environments", index, "reward_processor"), str(error))
+            continue
+        point = installed("reward_processor").get(reference) if ":" not in reference else None
+        source = point.value if point is not None else reference
+        found.add("reward_processor", reference, source=source, label=entry.label)
 
 
 def _named(name: str) -> ProcessorFn:

@@ -68,7 +68,7 @@ def keep(
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": "completed" if record.valid else "errored",
         "usage": record.usage,
-        "cost": None,
+        "cost": record.cost,
         "backend": {"failed_calls": record.failed_calls},
         "judges": record.judges,
         "provenance": dict(provenance),

@@ -6,10 +6,14 @@ counted as a failure of the policy. Nothing here reads or writes files.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from platoon.credit.processors import ProcessorFn
+from platoon.extensions.boundary import Boundary
 
 USAGE_KEYS = ("calls", "prompt_tokens", "completion_tokens")
 BUCKETS = ("policy", "aux", "judge", "verifier")
@@ -23,10 +27,18 @@ JUDGE_ROLES = ("verifier", "judge")
 
 @dataclass(frozen=True)
 class Judging:
-    """What turns a trajectory into a verdict."""
+    """What turns a trajectory into a verdict. `processors`: reward processors by what ids of their tasks begin with, ""
+    for all of them."""
 
     success_threshold: float = 1.0
     count_timeout_as_failure: bool = False
+    processors: Mapping[str, ProcessorFn] = field(default_factory=dict)
+
+    def process(self, task_id: str, root: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
+        """(reward, components) of a root trajectory, by its entry's processor; without one its own reward."""
+        mixed, divider, _ = task_id.partition("::")
+        processor = self.processors.get(mixed + divider, self.processors.get(""))
+        return (float(root["reward"]), {}) if processor is None else processor(root)
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,7 @@ class RolloutRecord:
     outcome_status: str | None
     reward_key: str | None = None
     failure_kind: str | None = None
+    reward_components: Mapping[str, float] = field(default_factory=dict)
     wall_time_seconds: float = 0.0
     num_steps_total: int = 0
     num_steps_root: int = 0
@@ -51,6 +64,7 @@ class RolloutRecord:
     failed_calls: int = 0
     judges: Mapping[str, int] = field(default_factory=dict)
     usage: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    cost: Mapping[str, float | int | None] = field(default_factory=dict)
     source_path: str | None = None
 
     @property
@@ -93,6 +107,11 @@ def judge(collection: Mapping[str, Any], kept: Kept, judging: Judging) -> Rollou
     status = outcome_status(root)
     failed_calls = sum(int(t["misc"].get("gateway_errors") or 0) for t in trajectories.values())
     error = _error(trajectories, status, failed_calls, judging)
+    reward, components = 0.0, dict[str, float]()
+    if error is None:
+        with Boundary("reward processor") as caught:
+            reward, components = _finite(*judging.process(kept.task_id, root))
+        error = f"reward_processor: {caught.text}" if caught.error is not None else None
     depths = subtrajectory_depths(trajectories)
     steps: Counter[str] = Counter()
     for key, depth in depths.items():
@@ -100,12 +119,13 @@ def judge(collection: Mapping[str, Any], kept: Kept, judging: Judging) -> Rollou
     return RolloutRecord(
         task_id=kept.task_id,
         rollout_index=kept.rollout_index,
-        success=None if error else _success(root, status, judging),
-        reward=None if error else float(root["reward"]),
+        success=None if error else _success(root, reward, status, judging),
+        reward=None if error else reward,
         error=error,
         outcome_status=status,
         reward_key=outcome.get("reward_key"),
         failure_kind=outcome.get("failure_kind"),
+        reward_components=components,
         wall_time_seconds=kept.wall_time_seconds,
         num_steps_total=len(root["steps"]) + steps.total(),
         num_steps_root=len(root["steps"]),
@@ -116,6 +136,7 @@ def judge(collection: Mapping[str, Any], kept: Kept, judging: Judging) -> Rollou
         failed_calls=failed_calls,
         judges=_judges(trajectories),
         usage=usage_of(trajectories),
+        cost=cost_of(trajectories),
         source_path=kept.source_path,
     )
 
@@ -149,14 +170,20 @@ def _error(trajectories: Mapping[str, Any], status: str | None, failed_calls: in
     return None
 
 
-def _success(root: Mapping[str, Any], status: str | None, judging: Judging) -> bool:
-    """By the environment's own score: the last step's flag, else the trajectory's reward."""
+def _finite(reward: float, components: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward}")
+    return reward, dict(components)
+
+
+def _success(root: Mapping[str, Any], reward: float, status: str | None, judging: Judging) -> bool:
+    """By the environment's own score: the last step's flag, else the processed reward."""
     if status not in (None, "scored"):
         return False
     rewards = (root["steps"][-1]["misc"].get("reward_misc") or {}) if root["steps"] else {}
     flag = rewards.get("reward/success", rewards.get("success"))
     if flag is None:
-        return float(root["reward"]) >= judging.success_threshold
+        return reward >= judging.success_threshold
     traced = status is not None
     return float(flag) >= (judging.success_threshold if traced else 1.0)
 
@@ -206,6 +233,14 @@ def usage_of(trajectories: Mapping[str, Any]) -> dict[str, dict[str, int]]:
             for key in USAGE_KEYS[1:]:
                 buckets[kind][key] += int(usage.get(key) or 0)
     return buckets
+
+
+def cost_of(trajectories: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """Dollars of the calls that have a price (None when none has), and how many calls of hosted models have none."""
+    calls = [call for trajectory in trajectories.values() for _, call in calls_of(trajectory)]
+    priced = [float(call["cost_usd"]) for call in calls if call.get("cost_usd") is not None]
+    unpriced = sum("dialect" in call and call.get("cost_usd") is None for call in calls)
+    return {"usd": math.fsum(priced) if priced else None, "unpriced_calls": unpriced}
 
 
 def calls_of(trajectory: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

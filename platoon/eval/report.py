@@ -43,8 +43,10 @@ def write_report(output: Path, found: Sequence[Finished], seconds: float, about:
         **about,
         "summary": summarize(tasks, records, seconds),
         "stats": {name: by_verdict(records, attribute) for name, attribute in MEASURES.items()},
+        "reward_components": reward_components(records),
         "subtrajectory_stats_by_depth": subtrajectory_stats(records),
         "usage": usage_block(records),
+        "cost": cost_block(records),
         "backend": {
             "failed_calls": sum(r.failed_calls for r in records),
             "rollouts_with_failed_calls": sum(r.failed_calls > 0 for r in records),
@@ -166,6 +168,35 @@ def usage_block(records: Sequence[RolloutRecord]) -> dict[str, Any]:
         mean = {key: value / len(records) if records else 0.0 for key, value in total.items()}
         block[bucket] = {"total": total, "mean_per_rollout": mean}
     return block
+
+
+def cost_block(records: Sequence[RolloutRecord]) -> dict[str, float | int | None]:
+    """Dollars of all rollouts, errored ones included; None when no call had a price."""
+    dollars = [float(usd) for r in records if (usd := r.cost.get("usd")) is not None]
+    total = fsum(dollars) if dollars else None
+    return {
+        "total_usd": total,
+        "mean_usd_per_rollout": total / len(records) if total is not None else None,
+        "unpriced_calls": sum(int(r.cost.get("unpriced_calls") or 0) for r in records),
+    }
+
+
+def reward_components(records: Sequence[RolloutRecord]) -> dict[str, dict[str, dict[str, float]]]:
+    """Of each `reward/…` component: bundles by verdict (a valid rollout without it has 0.0), and bundles over the tasks
+    of a task's mean, max and min."""
+    groups = verdicts(records)
+    names = sorted({name for r in groups["overall"] for name in r.reward_components if name.startswith("reward/")})
+    by_task = [list(own) for _, own in groupby(groups["overall"], key=lambda r: r.task_id)]
+    found = {}
+    for name in names:
+        block = {verdict: bundle(_component(own, name)) for verdict, own in groups.items()}
+        tasks = [bundle(_component(own, name)) for own in by_task]
+        found[name] = block | {f"at_k_{key}": bundle(task[key] for task in tasks) for key in ("mean", "max", "min")}
+    return found
+
+
+def _component(records: Iterable[RolloutRecord], name: str) -> list[float]:
+    return [r.reward_components.get(name, 0.0) for r in records]
 
 
 def subtrajectory_stats(records: Sequence[RolloutRecord]) -> dict[str, dict[str, dict[str, float]]]:

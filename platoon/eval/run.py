@@ -17,14 +17,14 @@ from typing import Any
 
 from platoon.config import ConfigError, EvalRun, Loaded, RunLock
 from platoon.config.records import RESOLVED, dump_resolved, start_records, write_lock, write_process_record
+from platoon.eval.components import judging_of, resolve_components
 from platoon.eval.kept import read_all
 from platoon.eval.output import check_provenance, choose_output, directory_names, pinned, set_aside
 from platoon.eval.play import Owed, Resuming, play_all, still_owed
-from platoon.eval.policy import OpenPolicy, Policy, provenance, weights_source
+from platoon.eval.policy import OpenPolicy, provenance, weights_source
 from platoon.eval.records import Judging
 from platoon.eval.report import write_report
 from platoon.eval.tasks import EvalTasks, list_tasks
-from platoon.rollout.components import resolve_entries
 
 log = logging.getLogger("platoon.eval")
 
@@ -48,15 +48,17 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
     config = loaded.eval_config
     if config.stage == "report":
         output = _existing_output(config)
+        resolve_components(config).check()
         with RunLock(output, key="inference.output_dir"):
             check_provenance(output, provenance(config, None))
-            return await asyncio.to_thread(_report, config, output, 0.0)
+            return await asyncio.to_thread(_report, config, output, judging_of(config), 0.0)
     if config.inference.renderer_name is None:
         raise ConfigError("inference.renderer_name: name the renderer of the policy, such as chat_template")
     source = weights_source(config.inference.model_path)
     identity = provenance(config, source)
-    components = resolve_entries(config.environments, ("train",) if config.split == "train" else ("eval",))
+    components = resolve_components(config)
     components.check()
+    judging = judging_of(config)
     tasks = await list_tasks(config)
     output = choose_output(config, loaded.site.runs)
     with RunLock(output, key="inference.output_dir"):
@@ -68,12 +70,15 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
         judges = {"enabled": identity["judges"]}
         policy_record = {key: value for key, value in identity.items() if key != "judges"}
         write_lock(output, argv, **records, policy=policy_record, judges=judges, excluded_tasks=tasks.excluded)
-        owed = await asyncio.to_thread(_owed, config, tasks, output)
+        owed = await asyncio.to_thread(_owed, config, tasks, output, judging)
         seconds = 0.0
         if owed:
             async with open_policy(config, source, output) as policy:
-                seconds = await _play(config, owed, policy, identity)
-        return await asyncio.to_thread(_report, config, output, seconds)
+                began = time.monotonic()
+                workers = config.inference.workflow.num_concurrent_workers
+                await play_all(owed, policy, workers, identity, judging)
+                seconds = time.monotonic() - began
+        return await asyncio.to_thread(_report, config, output, judging, seconds)
 
 
 def _existing_output(config: EvalRun) -> Path:
@@ -83,32 +88,20 @@ def _existing_output(config: EvalRun) -> Path:
     return output
 
 
-def judging_of(config: EvalRun) -> Judging:
-    workflow = config.inference.workflow
-    return Judging(workflow.success_threshold, workflow.count_timeout_as_failure)
-
-
-async def _play(config: EvalRun, owed: Sequence[Owed], policy: Policy, identity: Mapping[str, Any]) -> float:
-    """Play what is owed; returns the seconds it took."""
-    began = time.monotonic()
-    await play_all(owed, policy, config.inference.workflow.num_concurrent_workers, identity, judging_of(config))
-    return time.monotonic() - began
-
-
-def _owed(config: EvalRun, tasks: EvalTasks, output: Path) -> list[Owed]:
+def _owed(config: EvalRun, tasks: EvalTasks, output: Path, judging: Judging) -> list[Owed]:
     inference = config.inference
     if not inference.resume and (aside := set_aside(output)) is not None:
         log.info("inference.resume is false: the rollouts that were here are in %s", aside)
     names = directory_names([task.task_id for task in tasks.tasks])
-    resuming = Resuming(judging_of(config), inference.retry_errored)
+    resuming = Resuming(judging, inference.retry_errored)
     count = inference.workflow.num_rollouts_per_task
     owed = still_owed(output, tasks.tasks, names, count, resuming)
     log.info("%d of %d rollouts are to be played", len(owed), len(tasks.tasks) * count)
     return owed
 
 
-def _report(config: EvalRun, output: Path, seconds: float) -> EvalResult:
-    found = read_all(output, judging_of(config))
+def _report(config: EvalRun, output: Path, judging: Judging, seconds: float) -> EvalResult:
+    found = read_all(output, judging)
     errors = [one.record.error for one in found if one.record.error]
     if config.inference.workflow.fail_fast and errors:
         raise EvaluationFailed(f"{len(errors)} of {len(found)} rollouts errored, the first: {errors[0]}")

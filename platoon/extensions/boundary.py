@@ -12,7 +12,17 @@ from collections import Counter
 from types import TracebackType
 from typing import Literal
 
-Origin = Literal["environment", "grader", "harness", "program", "rollout", "sampler", "admission rule", "extension"]
+Origin = Literal[
+    "environment",
+    "grader",
+    "harness",
+    "program",
+    "rollout",
+    "reward processor",
+    "sampler",
+    "admission rule",
+    "extension",
+]
 _SHOWN = 3
 _log = logging.getLogger("platoon")
 _seen: Counter[tuple[str, str, str]] = Counter()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from platoon.config import Loaded, TrainRun
 from platoon.config.problems import ConfigError, Problem
-from platoon.credit.processors import get_reward_processor
+from platoon.credit.processors import add_reward_processors
 from platoon.draw.admission.gate import EntryRule, check_admission
 from platoon.draw.admission.rules import RULES
 from platoon.draw.samplers.checks import check_sampling
 from platoon.extensions.components import Components
-from platoon.extensions.entry_points import installed
 from platoon.rollout.components import Phase, resolve_entries
 from platoon.train.admitting import admission_settings
 from platoon.train.environments import sampling_settings
@@ -19,7 +18,7 @@ def resolve_components(config: TrainRun) -> Components:
     """Look up every component that a training run names. Nothing is built."""
     phases: tuple[Phase, ...] = ("train", "eval") if config.eval.every else ("train",)
     found = resolve_entries(config.environments, phases)
-    _reward_processors(config, found)
+    add_reward_processors(config.environments, found)
     if not any(problem.path[-1] == "package" for problem in found.problems):
         _samplers(config, found)
         _rules(config, found)
@@ -31,19 +30,6 @@ def start_components(loaded: Loaded) -> Components:
     found = resolve_components(loaded.train_config)
     found.check()
     return found
-
-
-def _reward_processors(config: TrainRun, found: Components) -> None:
-    for index, entry in enumerate(config.environments):
-        reference = entry.reward_processor
-        if reference is None:
-            continue
-        try:
-            get_reward_processor(reference)
-        except ConfigError as error:
-            found.refuse(("environments", index, "reward_processor"), str(error))
-            continue
-        found.add("reward_processor", reference, source=_processor_source(reference), label=entry.label)
 
 
 def _samplers(config: TrainRun, found: Components) -> None:
@@ -86,8 +72,3 @@ def _rules(config: TrainRun, found: Components) -> None:
             level="run" if label is None else "entry",
             options={"train": recorded} if label is None and recorded else recorded,
         )
-
-
-def _processor_source(reference: str) -> str:
-    point = installed("reward_processor").get(reference) if ":" not in reference else None
-    return point.value if point is not None else reference

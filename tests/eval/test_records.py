@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -53,6 +54,37 @@ def test_success_is_the_environments_own_score(
     root = trajectory([step(reward_misc=flags)], reward=reward, outcome=SCORED)
     found = verdict(root, threshold)
     assert (found.success, found.reward, found.error) == (success, reward, None)
+
+
+def test_a_processor_makes_the_reward_and_never_the_environments_success() -> None:
+    def halved(root: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
+        return root["reward"] / 2, {"reward/whole": root["reward"], "note": 1.0}
+
+    def judged(root: dict[str, Any], task_id: str, **processors: Any) -> RolloutRecord:
+        judging = Judging(0.5, processors={key.replace("_", "::"): fn for key, fn in processors.items()})
+        return judge(collection(root), Kept(task_id, 0), judging)
+
+    flagged = trajectory([step(reward_misc={"reward/success": 0.8})], reward=0.8, outcome=SCORED)
+    bare = trajectory(reward=0.8, outcome=SCORED)
+    found = judged(flagged, "a::1", a_=halved)
+    assert (found.success, found.reward) == (True, 0.4)
+    assert found.reward_components == {"reward/whole": 0.8, "note": 1.0}
+    assert judged(bare, "a::1", a_=halved).success is False  # without a flag by the processed reward
+    assert judged(bare, "b::1", a_=halved).reward == 0.8
+    assert judge(collection(bare), Kept("b::1", 0), Judging(processors={"": halved})).reward == 0.4
+    broken: tuple[Any, ...] = (lambda root: (float("nan"), {}), lambda root: 1 / 0)
+    for one in broken:
+        failed = judged(flagged, "a::1", a_=one)
+        assert (failed.success, failed.reward, failed.reward_components) == (None, None, {})
+        assert failed.error is not None
+        assert failed.error.startswith("reward_processor: ")
+
+
+def test_only_calls_with_a_price_cost() -> None:
+    calls = [{"cost_usd": 0.25, "dialect": "d"}, {"dialect": "d"}, {"cost_usd": 0.5, "dialect": "d"}, {}]
+    steps = [{"misc": {"action_misc": call}} for call in calls]
+    assert verdict(trajectory(steps, outcome=SCORED)).cost == {"usd": 0.75, "unpriced_calls": 1}
+    assert verdict(trajectory([step("1")], outcome=SCORED)).cost == {"usd": None, "unpriced_calls": 0}
 
 
 def test_without_an_outcome_a_flag_needs_the_whole_point() -> None:

@@ -186,6 +186,37 @@ async def test_ids_of_a_mixture_carry_their_entry(tmp_path: Path) -> None:
     assert lock["excluded_tasks"] == {"b": {"test": {"listed": 2, "excluded": ["fail-1"]}}}
 
 
+async def test_an_entrys_reward_processor_makes_its_rewards(tmp_path: Path) -> None:
+    content = data(tmp_path, [], workflow={"num_rollouts_per_task": 2})
+    content["environments"] = [
+        entry(tmp_path, ["pass", "half"], name="a", reward_processor="endings:halved"),
+        entry(tmp_path, ["pass"], name="b"),
+    ]
+    summary = (await evaluated(tmp_path, content)).summary
+    assert summary is not None
+    assert (summary["reward_mean"], summary["successful_rollouts"]) == (pytest.approx((0.5 + 0.25 + 1.0) / 3), 4)
+    found = report(tmp_path)
+    assert found["reward_components"] == {
+        "reward/whole": {
+            "overall": {"count": 6, "mean": 0.5, "min": 0.0, "max": 1.0},  # b has no such component: 0.0
+            "success": {"count": 4, "mean": 0.5, "min": 0.0, "max": 1.0},
+            "failure": {"count": 2, "mean": 0.5, "min": 0.5, "max": 0.5},
+            **{f"at_k_{key}": {"count": 3, "mean": 0.5, "min": 0.0, "max": 1.0} for key in ("mean", "max", "min")},
+        }
+    }
+    assert found["cost"] == {"total_usd": None, "mean_usd_per_rollout": None, "unpriced_calls": 0}
+    lock = json.loads((tmp_path / "out" / "lock.json").read_text())
+    named = [row for row in lock["components"] if row["kind"] == "reward_processor"]
+    assert [(row["ref"], row["environments"]) for row in named] == [("endings:halved", ["a"])]
+    assert (lock["judges"], "judges" in lock["policy"]) == ({"enabled": True}, False)
+    alone = (await evaluated(tmp_path, {**content, "stage": "report"})).summary
+    assert comparable(summary) == comparable(alone)
+    content["environments"][0]["reward_processor"] = "endings:gone"
+    for stage in ("full", "report"):
+        with pytest.raises(ConfigError, match=r"environments\.0\.reward_processor: reward processor 'endings:gone'"):
+            await evaluated(tmp_path, {**content, "stage": stage})
+
+
 async def test_tasks_whose_names_fall_together_do_not_share_a_directory(tmp_path: Path) -> None:
     tasks = ["pass/1", "pass_1", "pass:1", "fail-" + "x" * 300]
     summary = (await evaluated(tmp_path, data(tmp_path, tasks))).summary

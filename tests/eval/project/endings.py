@@ -74,3 +74,8 @@ class Endings:
         if task.misc["kind"] == "refuse":
             raise EnvSetupError("env_connect", "nobody answers")
         return Session(task, self._directory)
+
+
+def halved(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
+    """A reward processor."""
+    return trajectory["reward"] / 2, {"reward/whole": trajectory["reward"]}
