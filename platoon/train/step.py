@@ -185,7 +185,8 @@ class StepLoop:
         for microbatch in range(self._train.num_microbatches):
             context = BatchTransformContext(self._parts.config, self.state.train_step, minibatch, microbatch)
             if self._whole_first:
-                taken = self._of_those_ahead(last=microbatch == self._train.num_microbatches - 1)
+                last = (minibatch + 1, microbatch + 1) == (self._train.num_minibatches, self._train.num_microbatches)
+                taken = self._of_those_ahead(last=last)
             else:
                 taken = await self._gather(work, self._groups_per_microbatch)
             began = self._parts.clock()
@@ -202,7 +203,7 @@ class StepLoop:
         return taken
 
     def _of_those_ahead(self, *, last: bool) -> list[Settled[GroupOutput]]:
-        """The next microbatch of a step that was taken whole."""
+        """The next microbatch of a step that was taken whole; its last one takes what is left."""
         places, count = self._groups_per_microbatch, 0
         while count < len(self._ahead) and (places > 0 or last):
             places -= self._fills(self._ahead[count])
