@@ -116,6 +116,9 @@ class CheckpointStore:
             size = sum(_sync(file) for file in partial.rglob("*") if file.is_file())
             _sync(partial)
             os.rename(partial, self.root / "data" / data)
+        except OSError as error:
+            free = shutil.disk_usage(self.root).free
+            raise OSError(f"{self.root} cannot be written ({error}; {free:,} bytes are free there)") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _sync(self.root / "data")

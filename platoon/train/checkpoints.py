@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from platoon.config import ConfigError
 from platoon.stats.jsonl import append_row, read_jsonl
 
 log = logging.getLogger("platoon.train")
@@ -52,7 +53,7 @@ class Checkpoint:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], num_minibatches: int) -> Checkpoint:
-        """Read a row of ours or of platoon 0.2 to 0.4. ValueError names the field that is not a count."""
+        """Read a row of ours or of platoon 0.2 to 0.4. ConfigError names the field that is not a count."""
         batch = _count(row, "batch", 0)
         known = {"name", "batch", "state_path", "sampler_path", "wandb_run_id", "policy_version", "optimizer_steps"}
         return cls(
@@ -73,7 +74,10 @@ class Checkpoint:
 def _count(row: Mapping[str, Any], key: str, default: int) -> int:
     value = row.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"checkpoint {row.get('name')!r}: {key} is {value!r}, not a count of 0 or more")
+        raise ConfigError(
+            f"{FILE}: checkpoint {row.get('name')!r}: {key} is {value!r}, not a count of 0 or more; correct the row, "
+            "or remove it to go on from the checkpoint before it"
+        )
     return value
 
 
@@ -97,7 +101,7 @@ def next_start(run_dir: Path) -> int:
     """The number of this process start: one more than any start a row knows of."""
     starts = [0]
     for row in read_rows(run_dir):
-        for key in ("tasks", "dispatch"):
+        for key in ("tasks", "dispatch", "parts"):
             record = row.get(key)
             if isinstance(record, Mapping) and isinstance(record.get("start"), int):
                 starts.append(record["start"])

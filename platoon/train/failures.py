@@ -69,15 +69,25 @@ def service_words(error: BaseException | None, address: ServiceAddress) -> str:
     return " ".join(text.split())[:300]
 
 
+def final(error: BaseException) -> bool:
+    """True for a refusal that no wait mends: HTTP 401, 403, 404, 422, or a request that failed as the user's error."""
+    if adapters_full(error):
+        return False
+    links = [link for link in (error, error.__cause__) if link is not None]
+    return any(
+        getattr(one, "status_code", None) in FINAL_STATUSES or getattr(one, "category", "") == "user" for one in links
+    )
+
+
 def retryable(error: BaseException) -> bool:
     """True for what a service that is starting or overloaded says."""
     import tinker
 
+    if final(error):
+        return False
     for link in (error, error.__cause__):
         if link is None:
             continue
-        if getattr(link, "status_code", None) in FINAL_STATUSES:
-            return False
         if adapters_full(link):
             return True
         if isinstance(link, tinker.TinkerError | ConnectionError | TimeoutError | httpx.TransportError | ServiceError):
@@ -90,8 +100,8 @@ async def with_retries(
 ) -> T | None:
     """Run `attempt` until it answers, for up to 20 minutes (waits 5, 10, 20, 40, 60, 60 … s).
 
-    Returns None when `stop` is set meanwhile. A refused key is a ConfigError at once; HTTP 404 and 422, and what no
-    service said, are raised at once; the last error is raised when the time is over.
+    Returns None when `stop` is set meanwhile. A refused key is a ConfigError at once; what is `final`, and what no
+    service said, is raised at once; the last error is raised when the time is over.
     """
     import tinker
 

@@ -23,7 +23,7 @@ from platoon.config.service_address import (
     service_address,
 )
 from platoon.train.checkpoints import Checkpoint
-from platoon.train.failures import ServiceError, service_words, status_of, with_retries
+from platoon.train.failures import ServiceError, final, service_words, status_of, with_retries
 from platoon.train.local_service import LocalService, LocalServiceError, running_service
 from platoon.train.service import ServiceSession, probe, require_sdk
 
@@ -112,10 +112,31 @@ async def open_session(
             await session.create(train.model_name, train.lora_rank)
         return True
 
-    if await with_retries(client, address, "a training client", stop) is None:
-        return None
+    try:
+        if await with_retries(client, address, "a training client", stop) is None:
+            return None
+    except (TinkerError, ValueError) as error:
+        if not final(error):
+            raise
+        raise ConfigError(
+            f"{_asked(config, resume)}: {address.origin} says: {service_words(error, address)}"
+        ) from error
     await check_loss(config, session)
     return session, models.get(train.model_name)
+
+
+def _asked(config: TrainRun, resume: Checkpoint | None) -> str:
+    """What the training client was to be, and what a user can do when it is refused."""
+    if resume is not None:
+        return (
+            f"checkpoint {resume.name} ({resume.state_path}) cannot be loaded; use the service and key that saved it, "
+            "or remove its row from checkpoints.jsonl to go on from the checkpoint before it"
+        )
+    if config.checkpoint.load_checkpoint_path:
+        return f"checkpoint.load_checkpoint_path: {config.checkpoint.load_checkpoint_path} cannot be loaded; correct it"
+    return (
+        f"train.model_name, train.lora_rank: no client for {config.train.model_name} at rank {config.train.lora_rank}"
+    )
 
 
 def check_model(config: TrainRun, models: Mapping[str, int | None], address: ServiceAddress) -> None:

@@ -100,7 +100,7 @@ def doomed(rows: Sequence[Mapping[str, Any]], gone: Collection[str], rules: Rule
 def _recovery(path: str, rows: Sequence[Mapping[str, Any]]) -> Recovery:
     newest = rows[-1]
     version = newest.get("policy_version")
-    records = [row[key] for row in rows for key in ("tasks", "dispatch") if isinstance(row.get(key), Mapping)]
+    records = [row[key] for row in rows for key in ("tasks", "dispatch", "parts") if isinstance(row.get(key), Mapping)]
     files = [record[key] for record in records for key in ("file", "kept") if isinstance(record.get(key), str)]
     return Recovery(
         name=str(newest.get("name")),

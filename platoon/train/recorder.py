@@ -216,15 +216,18 @@ class Recorder:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             self._parts.events.flush()
-            try:
-                self._parts.tables.flush()
-            except OSError as error:
-                log.warning("the tables cannot be written now (%s); their rows are held", error)
+            self._flush_tables("their rows are held")
+
+    def _flush_tables(self, otherwise: str) -> None:
+        try:
+            self._parts.tables.flush()
+        except OSError as error:
+            log.warning("the tables cannot be written now (%s); %s", error, otherwise)
 
     def close(self, exit_code: int = 0) -> None:
         """Write what is held and end the sinks."""
         self._take_in()
-        self._parts.tables.flush()
+        self._flush_tables("rows since the last checkpoint are lost")
         self._parts.events.close()
         for sink in self._parts.sinks:
             sink.close(exit_code)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +26,10 @@ from platoon.train.service import SavedWeights, ServiceSession, TinkerSampler
 from platoon.train.step import LoopState
 
 log = logging.getLogger("platoon.train")
+
+
+class NotSaved(RuntimeError):
+    """The run directory does not take a checkpoint. The one before it stays in force."""
 
 
 class Snapshot(Protocol):
@@ -100,7 +106,8 @@ class Saver:
         """One full save under `name`; a sampler on its weights. The row is on the disk when this returns."""
         parts = self._parts
         books, driven = parts.books.snapshot(), parts.driver.state()
-        tables = parts.books.cut(name, state.train_step)
+        with self._on_disk(name):
+            tables = parts.books.cut(name, state.train_step)
         files = asyncio.to_thread(self._write, name, books, driven)
         (tasks, dispatch), saved = await gather_all(files, parts.session.save(name))
         checkpoint = Checkpoint(
@@ -114,9 +121,11 @@ class Saver:
             tasks=tasks,
             dispatch=dispatch,
             parts=tables,
+            extra={"next_position": driven.dispatch["next_position"]} if parts.driver.dispatcher.settings.cap else {},
         )
         parts.books.written()
-        append(parts.run_dir, checkpoint)
+        with self._on_disk(name):
+            append(parts.run_dir, checkpoint)
         parts.books.confirm(tables)
         self.newest = checkpoint
         sampler = await parts.session.sampler(saved.sampler_path)
@@ -126,16 +135,28 @@ class Saver:
     def _write(
         self, name: str, books: Snapshot, driven: DriverState[GroupOutput]
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """The files of a checkpoint. What the disk refuses leaves the checkpoint without that record (warned)."""
+        """The files of a checkpoint. State that no file can hold leaves it without that record (warned)."""
         try:
-            tasks = books.write(name)
-            dispatch = self._write_dispatch(name, driven)
-        except (OSError, ValueError) as error:
+            with self._on_disk(name):
+                return books.write(name), self._write_dispatch(name, driven)
+        except ValueError as error:
             log.warning(
-                "checkpoint %s has no scheduler state (%s): a resume from it draws its open groups anew", name, error
+                "checkpoint %s has no scheduler state (%s): a resume from it loses its open groups", name, error
             )
             return None, None
-        return tasks, dispatch
+
+    @contextmanager
+    def _on_disk(self, name: str) -> Iterator[None]:
+        run_dir = self._parts.run_dir
+        try:
+            yield
+        except OSError as error:
+            last = f"goes on from checkpoint {self.newest.name}" if self.newest else "starts where this start began"
+            raise NotSaved(
+                f"checkpoint {name} was not saved: {run_dir} cannot be written ({error}; "
+                f"{shutil.disk_usage(run_dir).free:,} bytes are free there); make room and run the same command again: "
+                f"it {last}"
+            ) from error
 
     def _write_dispatch(self, name: str, driven: DriverState[GroupOutput]) -> dict[str, Any]:
         """Dispatcher state and kept groups; the record for the checkpoint's row."""

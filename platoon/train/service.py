@@ -218,7 +218,7 @@ class ServiceSession:
         import tinker
 
         try:
-            return str((await self._result(future, SAVE_TIMEOUT_SECONDS, what)).path)
+            return str((await self._answer(future, SAVE_TIMEOUT_SECONDS, what)).path)
         except tinker.ConflictError as error:
             listing = self._service.create_rest_client().list_checkpoints
             listed = await self._call(lambda: listing(self.model_id).result(ASK_SECONDS), ASK_SECONDS, "checkpoints")
@@ -256,7 +256,7 @@ class ServiceSession:
         self, future: Any, seconds: float, lengths: Sequence[int]
     ) -> tuple[list[Floats], dict[str, float]]:
         """Train logprobs per datum (float32[T], T of `lengths`) and the call's metrics."""
-        output = await self._result(future, seconds, "forward_backward")
+        output = await self._answer(future, seconds, "forward_backward")
         if len(output.loss_fn_outputs) != len(lengths):
             raise ServiceError(f"forward_backward: {len(output.loss_fn_outputs)} results for {len(lengths)} datums")
         logprobs = [target_logprobs(o, length) for o, length in zip(output.loss_fn_outputs, lengths, strict=True)]
@@ -277,7 +277,7 @@ class ServiceSession:
         )
 
     async def optim_step_result(self, future: Any, seconds: float) -> dict[str, float]:
-        output = await self._result(future, seconds, "optim_step")
+        output = await self._answer(future, seconds, "optim_step")
         return {metric_name(str(k)): float(v) for k, v in (output.metrics or {}).items()}
 
     async def delete(self, path: str) -> Literal["deleted", "absent"]:
@@ -300,6 +300,18 @@ class ServiceSession:
                 raise DeletionUnsupported(f"HTTP {status}: {words}") from error
             raise ServiceError(words) from error
         return "deleted"
+
+    async def _answer(self, future: Any, seconds: float, what: str) -> Any:
+        """The result of a request of the run. ServiceError with the service's words when it failed; a conflict is left
+        to the caller."""
+        import tinker
+
+        try:
+            return await self._result(future, seconds, what)
+        except tinker.ConflictError:
+            raise
+        except tinker.TinkerError as error:
+            raise ServiceError(f"{what}: {service_words(error, self.address)}") from error
 
     async def _result(self, future: Any, seconds: float, what: str) -> Any:
         waiting = asyncio.wrap_future(future) if isinstance(future, Future) else future.result_async()

@@ -17,6 +17,7 @@ from platoon.config import AdamParams, ConfigError
 from platoon.config.service_address import ServiceAddress
 from platoon.credit import Datum
 from platoon.gateway.sampling import SamplingParams
+from platoon.train.checkpoints import Checkpoint
 from platoon.train.failures import DeletionUnsupported, ServiceError, retryable, with_retries
 from platoon.train.opening import open_session
 from platoon.train.quirks import for_sequence_mean, metric_name, sampler_kind, target_logprobs, unique_name
@@ -136,6 +137,22 @@ async def test_a_loss_that_the_service_lacks_is_refused_before_the_first_step(st
     habits = Habits(refused={"forward_backward": (status, "loss_fn: input should be 'ppo'")})
     with pytest.raises(ConfigError, match=r"train\.loss_fn: .*does not compute 'cispo'.*input should be 'ppo'"):
         await start(tmp_path, habits)
+
+
+@pytest.mark.parametrize(
+    ("resume", "said"),
+    [
+        (None, r"checkpoint\.load_checkpoint_path: .*; correct it"),
+        ("b", "checkpoint b .*remove its row from checkpoints"),
+    ],
+)
+async def test_weights_that_are_not_there_are_said_at_once(resume: str | None, said: str, tmp_path: Path) -> None:
+    path = "tinker://gone/weights/b"
+    with odd_service(tmp_path / "service", Habits()) as url:
+        config = loaded(tmp_path, checkpoint__load_checkpoint_path=path).train_config
+        row = None if resume is None else Checkpoint(resume, 2, path, "", 2, 2)
+        with pytest.raises(ConfigError, match=rf"{said}.* says: .*there is no checkpoint {path}"):
+            await open_session(config, ServiceAddress.embedded(url), "test", row, asyncio.Event())
 
 
 async def test_a_loss_key_that_the_service_lacks_is_refused(tmp_path: Path) -> None:

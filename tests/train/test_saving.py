@@ -1,0 +1,78 @@
+"""Checkpoints under hard conditions: a disk that takes no more, records that are gone, rows that make no sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platoon.config import ConfigError
+from platoon.gateway.sampling import Sampled
+from platoon.render import Renderer
+from platoon.stats.jsonl import read_jsonl
+from platoon.testing.audit import audit_run
+from platoon.train.checkpoints import newest_resumable, next_start
+from platoon.train.run import train_run
+from platoon.train.saving import NotSaved
+from tests.train.running import loaded, over_fakes, run_dir
+from tests.train.test_loop import alternating, renderer, say
+
+__all__ = ["renderer", "say"]
+
+
+async def test_a_disk_that_takes_no_more_ends_the_run_and_leaves_the_checkpoint_before(
+    tmp_path: Path, say: Callable[[str], Sampled], renderer: Renderer
+) -> None:
+    directory = run_dir(tmp_path)
+    settings = {"eval__every": 0, "checkpoint__recovery_every": 1}
+    async with over_fakes(tmp_path, alternating(say, renderer), **settings) as (run, session):
+        await run.step()
+        (directory / "tasks").rename(directory / "away")
+        (directory / "tasks").write_text("in the way of every file below tasks/")
+        with pytest.raises(NotSaved) as failed:
+            await run.step()
+    said = str(failed.value)
+    assert said.startswith(f"checkpoint recovery-000002 was not saved: {directory} cannot be written (")
+    assert said.endswith(
+        "bytes are free there); make room and run the same command again: it goes on from checkpoint recovery-000001"
+    )
+    assert session.saved == ["recovery-000000", "recovery-000001"]
+    newest = newest_resumable(directory, 1)
+    assert newest is not None
+    assert (newest.name, newest.batch) == ("recovery-000001", 1)
+
+
+async def test_a_rule_run_without_its_scheduler_state_draws_no_position_twice(tmp_path: Path) -> None:
+    rule: dict[str, Any] = {
+        "train__group_admission": "informative",
+        "train__refill__max_groups_per_step": 1.5,
+        "eval__every": 0,
+    }
+    rule["train__group_admission_options"] = {"band": [0.9, 1.0]}  # rejects every group
+    assert (await train_run(loaded(tmp_path, train__max_training_steps=2, **rule))).steps == 2
+    directory = run_dir(tmp_path)
+    row = read_jsonl(directory / "checkpoints.jsonl").rows[-1]
+    state = json.loads((directory / row["dispatch"]["file"]).read_bytes())
+    assert row["next_position"] == state["next_position"] == 2 * 5
+    (directory / row["dispatch"]["file"]).unlink()
+    assert (await train_run(loaded(tmp_path, train__max_training_steps=3, **rule))).steps == 1
+    assert audit_run(directory).problems == []
+    events = read_jsonl(directory / "tasks" / "events.jsonl").rows
+    again = [event["position"] for event in events if event["event"] == "draw" and event["start"] == 2]
+    assert again[0] == row["next_position"]
+
+
+def test_a_start_is_new_also_after_one_whose_state_was_not_written(tmp_path: Path) -> None:
+    rows = [{"name": "recovery-000000", "batch": 0, "state_path": "tinker://a/weights/b", "parts": {"start": 4}}]
+    (tmp_path / "checkpoints.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert next_start(tmp_path) == 5
+
+
+def test_a_row_that_counts_nothing_is_named(tmp_path: Path) -> None:
+    row = {"name": "final", "batch": -1, "state_path": "tinker://a/weights/b"}
+    (tmp_path / "checkpoints.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match=r"checkpoints\.jsonl: checkpoint 'final': batch is -1.*remove it to go on"):
+        newest_resumable(tmp_path, 1)
