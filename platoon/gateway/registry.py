@@ -25,7 +25,7 @@ from platoon.harness.contract import CallKind
 from platoon.rollout.trajectory import Interactions
 
 CALL_KINDS: tuple[CallKind, ...] = ("policy", "aux", "judge")
-_CLOSED_KEYS = 65_536
+_CLOSED_KEYS = 8_192  # late calls come soon after the end, and each key costs 130 bytes
 
 
 class AgentRegistry:
