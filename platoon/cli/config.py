@@ -12,6 +12,7 @@ import cyclopts
 from platoon.cli.loading import load_config, report_deprecation
 from platoon.cli.printing import as_json
 from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path
+from platoon.config.deprecations import without_unused
 from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, not_applied, sets_anything
 from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
 from platoon.config.problems import show as shown_value
@@ -61,7 +62,9 @@ def show(
             raise ConfigError(f"--entry {entry}: the entries are {', '.join(one.label for one in entries) or 'none'}")
         print("\n".join(entry_blocks(loaded, found[0])))
         return 0
-    data = built.model_dump(mode="json") if defaults and built is not None else loaded.data
+    data = loaded.data
+    if defaults and built is not None:
+        data = without_unused(built.model_dump(mode="json"), type(built))
     sys.stdout.write(to_yaml(without_secrets(data)))
     for one in entries:
         if isinstance(loaded, Loaded) and sets_anything(one):

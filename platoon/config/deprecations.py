@@ -79,6 +79,16 @@ def replace_deprecated(
     return data, found, problems
 
 
+def without_unused(dump: dict[str, Any], root: type[Section]) -> dict[str, Any]:
+    """A copy of a section's dump without the deprecated keys that are at their default: it loads without a warning."""
+    dump = copy.deepcopy(dump)
+    for section, values, _ in list(_sections(dump, root, ())):
+        for key in section.DEPRECATED.keys() & section.model_fields.keys() & values.keys():
+            if values[key] == section.model_fields[key].get_default(call_default_factory=True):
+                del values[key]
+    return dump
+
+
 def _sections(value: Any, annotation: Any, path: KeyPath) -> Iterator[tuple[type[Section], dict[str, Any], KeyPath]]:
     """Every mapping of the data that a section class reads, outermost first."""
     section = section_of(annotation)

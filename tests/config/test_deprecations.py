@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from platoon.config.base import Section
-from platoon.config.deprecations import DeprecatedKey, replace_deprecated
+from platoon.config.deprecations import DeprecatedKey, replace_deprecated, without_unused
 
 
 class Inner(Section):
@@ -65,3 +65,26 @@ def test_keys_are_found_in_lists_and_left_alone_in_free_form_mappings() -> None:
 def test_what_is_no_configuration_is_left_to_the_check() -> None:
     for wrong in ({"inner": 3}, {"inner": [{"size": 1}]}, {"many": {"a": 1}}, {}):
         assert replace_deprecated(wrong, Outer)[0] == wrong or "inner" in wrong
+
+
+def test_a_dump_leaves_out_what_is_deprecated_and_unused() -> None:
+    for many in (Inner(), Inner(odd=True)):
+        dump = without_unused(Outer(many=(many,)).model_dump(mode="json"), Outer)
+        assert dump["inner"] == {"group_size": 1}
+        assert ("odd" in dump["many"][0]) == many.odd
+        _, found, _ = replace_deprecated(dump, Outer)
+        assert len(found) == many.odd
+
+
+def test_a_key_counts_as_set_though_it_is_null_and_only_the_former_default_gives_way() -> None:
+    for old, new in ((None, 2), (3, None)):
+        data, found, problems = replace_deprecated({"inner": {"size": old, "group_size": new}}, Outer)
+        assert data == {"inner": {"group_size": new}}
+        assert found[0].ignored
+        assert len(problems) == 1
+    _, (ignored,), problems = replace_deprecated({"inner": {"size": 4, "group_size": 2}}, Outer)
+    assert problems == []
+    assert str(ignored) == (
+        "inner.size is deprecated, and is ignored: the new key is set, too; use inner.group_size "
+        "(platoon 0.6.0 removes it)"
+    )

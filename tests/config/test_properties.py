@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from platoon.config import ConfigError, EvalRun, Section, TrainRun, load
-from platoon.config.records import RESOLVED, dump_resolved
+from platoon.config.records import RESOLVED, dump_resolved, to_yaml
 from platoon.config.schema import members, section_of
 
 PLAIN = st.recursive(
@@ -85,6 +85,8 @@ def test_a_resolved_configuration_loads_to_the_same_run(data: dict[str, Any]) ->
         assert again.train_config.train == loaded.train_config.train
         assert again.config.environments == loaded.config.environments
         assert given_keys(again.config) == given_keys(loaded.config)
+        path.write_text(to_yaml(loaded.config.model_dump(mode="json")), encoding="utf-8")
+        assert load(path).config.model_dump() == loaded.config.model_dump()
 
 
 def given_keys(config: Any) -> Any:

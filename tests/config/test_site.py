@@ -9,7 +9,7 @@ import yaml
 
 from platoon.config import ConfigError, load, run_directory
 from platoon.config.records import RESOLVED, check_name, dump_resolved, start_records, write_lock, write_run_record
-from platoon.config.site import isolation_problems, read_site
+from platoon.config.site import SiteProfile, isolation_problems, read_site
 
 from .conftest import MINIMAL, Write
 
@@ -36,6 +36,14 @@ def test_without_a_profile_runs_lie_below_the_working_directory(write: Write, mo
     assert loaded.site.gave == {}
     assert loaded.site.lines() == []
     assert loaded.site.cache_root == Path.home() / ".cache" / "platoon"
+
+
+def test_the_profile_lies_in_the_users_configuration(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write({"runs": "all"}, "home/platoon/site.yaml")
+    monkeypatch.setenv("PLATOON_SITE", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(path.parents[1]))
+    found = load(write(MINIMAL)).site
+    assert (found.path, found.runs) == (path, path.parent / "all")
 
 
 def test_the_profile_lends_where_runs_go_and_their_name(write: Write, site: Any, tmp_path: Path) -> None:
@@ -105,6 +113,7 @@ def test_a_start_from_the_resolved_file_keeps_what_the_profile_gave(write: Write
     ("content", "text"),
     [
         ({"cach": "x"}, "did you mean cache"),
+        ({"Cache": "x"}, "Cache: unknown key; did you mean cache"),
         ({"provider": "process"}, "process does not isolate"),
         ({"provider": "podman"}, "must be one of bubblewrap, docker"),
         ({"provider_options": {"gpu": "a"}}, "needs a provider"),
@@ -133,6 +142,16 @@ def test_variables_are_written_out(site: Any, monkeypatch: pytest.MonkeyPatch) -
     found, problems = read_site()
     assert problems == []
     assert (found.profile.runs, found.profile.cache) == ("/team/runs", "/team/c")
+
+
+def test_no_variable_is_a_value_of_the_profile(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("runs", "RUNS", "cache", "CACHE", "PROVIDER", "PROVIDER_OPTIONS"):
+        monkeypatch.setenv(name, "/from-the-environment")
+    site({"cache": "/c"})
+    found, problems = read_site()
+    assert problems == []
+    assert found.profile.model_dump(exclude_unset=True) == {"cache": "/c"}
+    assert SiteProfile().runs is None
 
 
 def test_what_earlier_releases_read_from_the_environment_is_refused(

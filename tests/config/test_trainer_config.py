@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from platoon.config import ConfigError, TrainRun, load
-from platoon.config.records import RESOLVED, dump_resolved
+from platoon.config.deprecations import DeprecatedKey
+from platoon.config.records import RESOLVED, dump_resolved, start_records
 from platoon.envs.named import NamedEnvironments
 from platoon.registry import register_trainer_config
 
@@ -18,6 +19,8 @@ HERE = "tests.config.test_trainer_config"
 
 class Mine(TrainRun):
     """A training run with a key of its own."""
+
+    DEPRECATED: ClassVar = {"anneal": DeprecatedKey("0.7.0", renamed_to="annealing")}
 
     annealing: float = 0.5
 
@@ -43,6 +46,16 @@ def test_its_keys_are_read_checked_and_overridden(reference: str, write: Write) 
         load(path, ["anealing=1"], resolver=NamedEnvironments())
     with pytest.raises(ConfigError, match="annealing: unknown key"):
         load(write({**MINIMAL, "annealing": 1}), resolver=NamedEnvironments())
+
+
+def test_a_deprecated_key_is_recorded_once_and_resolved_under_its_new_name(write: Write) -> None:
+    loaded = load(write(entry("acme-config", anneal=0.25)), resolver=NamedEnvironments())
+    record = {"path": "anneal", "replacement": "annealing", "removed_in": "0.7.0"}
+    assert start_records(loaded)["deprecations"] == [record]
+    dump_resolved(loaded, loaded.path.parent / "out" / RESOLVED)
+    again = load(loaded.path.parent / "out" / RESOLVED, resolver=NamedEnvironments())
+    assert isinstance(again.config, Mine)
+    assert (again.config.annealing, again.deprecations) == (0.25, ())
 
 
 @pytest.mark.parametrize(
