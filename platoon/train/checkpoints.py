@@ -82,11 +82,14 @@ def _count(row: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """All readable rows, oldest first; [] when there is no file. A line that does not read is warned about."""
-    lines = read_jsonl(run_dir / FILE)
-    for problem in lines.problems:
+    """All readable rows, oldest first; [] when there is no file."""
+    return read_jsonl(run_dir / FILE).rows
+
+
+def warn_of_torn_rows(run_dir: Path) -> None:
+    """Say which lines do not read: a resume ignores them."""
+    for problem in read_jsonl(run_dir / FILE).problems:
         log.warning("%s; the checkpoint before it counts", problem)
-    return lines.rows
 
 
 def newest_resumable(run_dir: Path, num_minibatches: int) -> Checkpoint | None:

@@ -25,7 +25,7 @@ from platoon.config.records import check_name
 from platoon.draw.plan import SamplingPlan
 from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.background import unless
-from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start
+from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start, warn_of_torn_rows
 from platoon.train.components import start_components
 from platoon.train.environments import Environments
 from platoon.train.evaluation import EvaluationPlan, evaluated_steps
@@ -178,6 +178,7 @@ async def open_training(
         check_name(loaded, run_dir)
         stack.enter_context(RunLock(run_dir))
         admit(run_dir)
+        warn_of_torn_rows(run_dir)
         resume = newest_resumable(run_dir, config.train.num_minibatches)
         began = time.monotonic()
         plan = replace(await plan_run(config, run_dir, resume), extensions=extensions or TrainingExtensions())

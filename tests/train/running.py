@@ -18,6 +18,9 @@ from platoon.config import Loaded, add_project_path, load
 from platoon.stats.jsonl import read_jsonl
 from platoon.testing.training_service import FakeTrainingSession, Reply
 from platoon.train.assembly import assemble
+from platoon.train.checkpoints import newest_resumable
+from platoon.train.components import start_components
+from platoon.train.records import record_start
 from platoon.train.run import RunResult, TrainingRun, plan_run
 from platoon.train.stop import StopRequest
 
@@ -93,7 +96,7 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> N
 async def over_fakes(
     log_path: Path, reply: Reply, **overrides: Any
 ) -> AsyncIterator[tuple[TrainingRun, FakeTrainingSession]]:
-    """An open run over a training service in this process; `reply` is its policy."""
+    """An open run over a training service in this process; `reply` is its policy. It goes on where it stood."""
     config = loaded(log_path, **overrides)
     add_project_path(config)
     run_dir(log_path).mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,9 @@ async def over_fakes(
     stop.bind()
     session = FakeTrainingSession(reply, keep=True)
     async with AsyncExitStack() as stack:
-        plan = await plan_run(config.train_config, run_dir(log_path), None)
+        resume = newest_resumable(run_dir(log_path), config.train_config.train.num_minibatches)
+        plan = await plan_run(config.train_config, run_dir(log_path), resume)
+        record_start(config, plan, [], start_components(config))
         parts = await assemble(plan, config, cast(Any, session), 256, stop, stack)
         yield TrainingRun(plan, parts, stop), session
 

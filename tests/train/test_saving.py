@@ -14,7 +14,7 @@ from platoon.gateway.sampling import Sampled
 from platoon.render import Renderer
 from platoon.stats.jsonl import read_jsonl
 from platoon.testing.audit import audit_run
-from platoon.train.checkpoints import newest_resumable, next_start
+from platoon.train.checkpoints import newest_resumable, next_start, warn_of_torn_rows
 from platoon.train.run import train_run
 from platoon.train.saving import NotSaved
 from tests.train.running import loaded, over_fakes, run_dir
@@ -76,3 +76,17 @@ def test_a_row_that_counts_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoints.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(ConfigError, match=r"checkpoints\.jsonl: checkpoint 'final': batch is -1.*remove it to go on"):
         newest_resumable(tmp_path, 1)
+
+
+def test_a_torn_row_is_said_and_the_checkpoint_before_it_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"name": f"recovery-00000{n}", "batch": n, "state_path": f"tinker://a/weights/{n}"} for n in range(2)]
+    (tmp_path / "checkpoints.jsonl").write_text("\n".join(map(json.dumps, rows))[:-9])
+    newest = newest_resumable(tmp_path, 1)
+    assert newest is not None
+    assert newest.batch == 0
+    warn_of_torn_rows(tmp_path)
+    assert (
+        "line 2 is not JSON (cut short: the writer died in it); it is skipped; the checkpoint before it" in caplog.text
+    )
