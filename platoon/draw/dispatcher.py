@@ -428,8 +428,9 @@ class Dispatcher:
         return RestoredDraws(tuple(records), tuple(old.key for old in plan.kept), tuple(warnings))
 
     def _restore_tokens(self, saved: SavedState, records: list[Record]) -> list[str]:
-        """Slots wait again; an entry that decides early now draws them at once; one without slots loses them."""
+        """Slots wait again, by age; an entry that decides early now draws them; one without slots loses them."""
         warnings: list[str] = []
+        slots: list[tuple[int, str]] = []
         for entry, positions in saved.tokens.items():
             sampler = self.sampling.entries.get(entry)
             if sampler is None:
@@ -439,11 +440,12 @@ class Dispatcher:
                 continue
             if not sampler.adaptive:
                 sampler.decisions = max(0, sampler.decisions - len(positions))
-            for position in positions:
-                fallback = position in saved.fallback_slots
-                pick = self.sampling.bind(entry, fallback)
-                item = self._number(pick, position, records) if pick else Token(entry, position, fallback)
-                self._backlog.add(item)
+            slots += [(position, entry) for position in positions]
+        for position, entry in sorted(slots):
+            fallback = position in saved.fallback_slots
+            pick = self.sampling.bind(entry, fallback)
+            item = self._number(pick, position, records) if pick else Token(entry, position, fallback)
+            self._backlog.add(item)
         return warnings
 
     def keep(self, key: Key, *, version: int, reason: str, score: float | None) -> Draw:

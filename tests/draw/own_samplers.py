@@ -60,6 +60,24 @@ class Listener(Sampler):
         return {"heard": float(len(self.heard)), "draws": 1.0, "odd": float("nan")}
 
 
+class Stumbling(Listener):
+    """Fails at every third decision."""
+
+    def next(self, ctx: SamplerContext) -> Draw | None:
+        if ctx.decision % 3 == 1:
+            raise RuntimeError("stumbled")
+        return super().next(ctx)
+
+
+class StumblingSlots(Alternate):
+    """Fails at every fourth decision."""
+
+    def next(self, ctx: SamplerContext) -> Slot:
+        if ctx.decision % 4 == 2:
+            raise RuntimeError("stumbled")
+        return super().next(ctx)
+
+
 class Answers(Sampler):
     """Gives the class's `answer`, or raises it."""
 
