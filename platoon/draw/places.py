@@ -35,7 +35,7 @@ class Places:
         self._running: set[Key] = set()
         self._settled: dict[Key, None] = {}
         self._dequeued: set[Key] = set()
-        self._filled = 0  # places of the current step
+        self._filled = 0
         self._counted = 0  # groups that the current step took, whatever became of them
         self._step = 0
         self._markers: dict[Key, tuple[int, bool]] = {}  # rejected and not taken: the step it was rejected in, held
@@ -69,6 +69,11 @@ class Places:
     @property
     def counted(self) -> int:
         return self._counted
+
+    @property
+    def filled(self) -> int:
+        """Places of the current step that have their group."""
+        return self._filled
 
     @property
     def closed(self) -> bool:

@@ -131,7 +131,7 @@ class Traffic:
 class ReasonKeys:
     """Reasons as parts of metric keys: platoon's own and the first 16 that read well, `other` for the rest."""
 
-    _OWN = frozenset({"order", "fallback", "reissue"})
+    _OWN = frozenset({"fallback", "reissue"})
     _WORD = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from platoon.draw.admission.gate import Ruling
 from platoon.draw.dispatcher import Dispatcher
 from platoon.draw.permits import PermitPool
 from platoon.draw.pool import PoolRow
-from platoon.draw.records import Ask, Draw, Drawn, Fated, Key, Record, Start, Wait
+from platoon.draw.records import Ask, Draw, Drawn, Fated, Key, Record, SlotSkipped, Start, Wait
 from platoon.draw.traffic import Traffic, configured_rollouts
 from platoon.extensions.boundary import Boundary
 from platoon.rollout.lease import LeaseHooks, RolloutLease, lease_scope
@@ -143,6 +143,7 @@ class DispatchDriver(Generic[OutputT]):
         self._starting: RolloutLease | None = None
         self._idle = False
         self._over_budget = False
+        self._skipping: set[str] = set()  # labels and entries whose draws were skipped
         self._running = False
         self._ended = False
         self._failure: BaseException | None = None
@@ -375,7 +376,10 @@ class DispatchDriver(Generic[OutputT]):
                 raise StopRequested
             if self._queue:
                 settled = self._queue.popleft()
+                counted = self.dispatcher.counted
                 self.dispatcher.dequeued(settled.key, fills=fills(settled))
+                if self.dispatcher.counted > counted:
+                    self._say_if_starving()
                 self._wake.set()
                 self.traffic.takes.add(self._clock() - since)
                 return settled
@@ -383,6 +387,16 @@ class DispatchDriver(Generic[OutputT]):
                 raise DriverEnded(f"no group runs and none can start: {self.dispatcher.describe()}")
             self._arrived.clear()
             await self._arrived.wait()
+
+    def _say_if_starving(self) -> None:
+        places, batch = self.dispatcher.places, self.dispatcher.settings.batch_size
+        if places.counted % (10 * batch) == 0 and places.filled < batch and not places.closed:
+            logger.warning(
+                "this step counted %d groups and has %d of the %d it trains; see why groups fail or are turned away",
+                places.counted,
+                places.filled,
+                batch,
+            )
 
     @property
     def ready(self) -> int:
@@ -441,3 +455,22 @@ class DispatchDriver(Generic[OutputT]):
                 self.hooks.on_draw(record.draw)
             elif isinstance(record, Fated):
                 self.hooks.on_fate(record.key, record.fate)
+            self._say_of_skip(record)
+
+    def _say_of_skip(self, record: Record) -> None:
+        """The first position that a label, or an entry that decides late, could not keep."""
+        if isinstance(record, SlotSkipped) and record.why == "backlog":
+            whose = f"environment {record.entry!r}"
+        elif isinstance(record, Fated) and record.fate == "skipped":
+            whose = f"label {record.label!r}"
+        else:
+            return
+        if whose not in self._skipping:
+            self._skipping.add(whose)
+            most = self.dispatcher.settings.backlog_limit
+            logger.warning(
+                "%s: %d draws wait for it already; further ones are skipped and never train. Raise its limit in "
+                "train.rollout_group_limits, or draw it less often",
+                whose,
+                most,
+            )

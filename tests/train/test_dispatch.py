@@ -335,3 +335,17 @@ async def test_waiting_for_permits_is_a_reason_of_its_own() -> None:
         await turns()
         clock.now = 6.0
         assert driver.blocked_shares()["dispatch/blocked_share/permits"] == 1.0
+
+
+async def test_draws_that_a_full_backlog_skips_are_warned_of_once_a_label(caplog: pytest.LogCaptureFixture) -> None:
+    gates = Gates()
+    run = Run(tasks=60, batch_size=1, ahead=3, steps=20, limits={"s": 1}, labels="sssssssf")
+    driver = driver_of(run.dispatcher(), gates)
+    async with driving(driver):
+        assert gates.began == [0, 7, 15], "one running, four waiting, and a place kept for the next of s"
+        for position in sorted(gates.open):
+            gates.end(position)
+        await turns()
+    said = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("label 's': 4 draws wait for it already")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from platoon.draw.admission.gate import Ruling
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.pool import PoolRow, TaskPool
@@ -94,3 +96,19 @@ async def test_rejected_groups_are_replaced_and_bring_markers() -> None:
         await turns()
     fates = [(event["fate"], event["admission"]) for event in log.events if event["event"] == "fate"]
     assert fates == [("rejected", "bad"), ("failed", "bad")]
+
+
+async def test_a_step_that_counts_ten_batches_and_fills_none_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = DispatchHooks[Output](admit=lambda settled: Ruling(False, "bad", "mine"))
+    gates = Gates()
+    driver = driver_of(adaptive(cap=45), gates, hooks=hooks)
+    async with driving(driver):
+        while driver.dispatcher.counted < 44:
+            gates.end(min(gates.open))
+            await turns()
+            await driver.take(fills=lambda settled: not settled.marker)
+        for position in sorted(gates.open):
+            gates.end(position)
+        await turns()
+    said = [record.getMessage().partition(";")[0] for record in caplog.records if "counted" in record.getMessage()]
+    assert said == [f"this step counted {count} groups and has 0 of the 2 it trains" for count in (20, 40)]
