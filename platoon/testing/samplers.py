@@ -5,6 +5,7 @@ It plays no rollout and trains nothing. A sampler given by reference is also run
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import statistics
@@ -14,13 +15,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from platoon.config import ConfigError
 from platoon.draw.pool import PoolRow, TaskPool
 from platoon.draw.registry import Component
 from platoon.draw.samplers.contract import SamplerCheckContext, SamplerSetup
 from platoon.draw.samplers.hosted import HostedSampler, Scene
 from platoon.draw.samplers.registry import SAMPLERS
 from platoon.draw.view import TaskStatsView
+from platoon.extensions.boundary import Boundary
 from platoon.stats.schema import EntryInfo, GroupRecord, MemberResult
 from platoon.stats.store import TaskStatsStore
 
@@ -46,11 +47,10 @@ def check_task_sampler(
         component = SAMPLERS.resolve(sampler) if isinstance(sampler, str) else SAMPLERS.of_class(sampler)
     except ValueError as error:
         raise AssertionError(f"protocol: {error}") from error
-    failed: list[str] = []
-    for level in levels:
-        failed += [f"{level} level, {text}" for text in _level(component, given, level, budget_ms)]
-        if isinstance(sampler, str) and not failed:
-            failed += [f"{level} level, {text}" for text in _elsewhere(component, given, level)]
+    asked = tuple(levels)
+    failed = [f"{level} level, {text}" for level in asked for text in _level(component, given, level, budget_ms)]
+    if isinstance(sampler, str) and not failed:
+        failed += _elsewhere(component, given, asked)
     if failed:
         raise AssertionError("\n".join([f"{component.source} fails {len(failed)} checks:", *failed]))
 
@@ -60,41 +60,59 @@ def _level(component: Component, options: Mapping[str, Any], level: Level, budge
     yield from (f"options: {problem}" for problem in problems)
     if problems:
         return
-    try:
-        first, again = trace(component, options, level), trace(component, options, level)
-    except (ConfigError, ValueError) as error:
-        yield f"options: {error}"
+    with Boundary("sampler", quiet=True) as caught:
+        one, other = (_Bench(component, options, level) for _ in range(2))
+    if caught.error is not None:
+        yield f"protocol: it cannot be made: {caught.text}"
         return
-    hosted = _Bench(component, options, level)
-    hosted.play(_TRACED)
-    for kind, text in hosted.sampler.complaints.items():
+    drawn: tuple[Trace, Trace] = ([], [])
+    for _ in range(_TRACED):  # by turns, and one without reading metrics and state: neither may matter
+        drawn[0].extend(one.play(1))
+        drawn[1].extend(other.play(1, told=True))
+    for kind, text in {**one.sampler.complaints, **other.sampler.complaints}.items():
         yield f"{_CHECKS[kind]}: {text}"
-    if first != again:
-        yield f"deterministic: two instances drew differently: {_difference(first, again)}"
-    yield from _saved(component, options, level)
+    yield from one.spoilt
+    if drawn[0] != drawn[1]:
+        yield f"deterministic: two instances drew differently: {_difference(*drawn)}"
+    elif component.cls.adaptive:
+        yield from _saved(component, options, level, drawn[0])
+    else:
+        yield from _static(component, options, level, drawn[0])
     large = _Bench(component, options, level, tasks=4096)
     median = statistics.median(large.timed(30))
     if median > budget_ms:
         yield f"fast: a decision over 4,096 tasks takes {median:.1f} ms at the median; at most {budget_ms} ms"
 
 
-def _saved(component: Component, options: Mapping[str, Any], level: Level) -> Iterator[str]:
+def _saved(component: Component, options: Mapping[str, Any], level: Level, straight: Trace) -> Iterator[str]:
     """A sampler that loads a saved state goes on as the one that saved it."""
-    straight, again = _Bench(component, options, level), _Bench(component, options, level)
-    straight.play(_TRACED // 2)
-    for warning in again.sampler.load(straight.sampler.record()):
+    first, again = _Bench(component, options, level), _Bench(component, options, level)
+    first.play(_TRACED // 2)
+    for warning in again.sampler.load(first.sampler.record()):
         yield f"state: {warning}"
         return
-    again.copy_statistics(straight)
-    rest, resumed = straight.play(_TRACED), again.play(_TRACED)
+    again.copy_statistics(first)
+    rest, resumed = straight[_TRACED // 2 :], again.play(_TRACED - _TRACED // 2)
     if rest != resumed:
-        what = "state" if component.cls.adaptive else "static"
-        yield f"{what}: it goes on differently after a resume: {_difference(rest, resumed)}"
+        yield f"state: it goes on differently after a resume: {_difference(rest, resumed)}"
 
 
-def trace(component: Component, options: Mapping[str, Any], level: Level) -> Trace:
-    """What a fresh instance draws on the made-up pool, as JSON values."""
-    return _Bench(component, options, level).play(_TRACED)
+def _static(component: Component, options: Mapping[str, Any], level: Level, straight: Trace) -> Iterator[str]:
+    """Each decision follows from its number: a fresh instance makes any of them, in any order, at any time."""
+    bench = _Bench(component, options, level)
+    for decision in (*range(_TRACED - 1, 0, -7), 0):
+        bench.sampler.decisions = decision
+        if (found := bench.play(1)) != straight[decision : decision + 1]:
+            yield (
+                f"static: decision {decision} of a fresh instance is {found[0]}, and {straight[decision]} when those "
+                "before it were made; it may depend on ctx.decision, ctx.key and the options alone"
+            )
+            return
+
+
+def traces(component: Component, options: Mapping[str, Any], levels: Iterable[Level]) -> list[Trace]:
+    """What fresh instances draw on the made-up pool, as JSON values."""
+    return [_Bench(component, options, level).play(_TRACED) for level in levels]
 
 
 _CHECKS = {
@@ -128,6 +146,7 @@ class _Bench:
         self.version = 0
         self.seq = 0
         self.records: list[GroupRecord] = []
+        self.spoilt: list[str] = []
         self.view = TaskStatsView(self.store, lambda: self.version)
 
     def _decide(self) -> Any:
@@ -138,8 +157,8 @@ class _Bench:
         self.sampler.decisions += 1
         return answer
 
-    def play(self, decisions: int) -> Trace:
-        """Decide, settle each drawn group, and ask for metrics now and then."""
+    def play(self, decisions: int, *, told: bool = False) -> Trace:
+        """Decide, and settle each drawn group. `told`: read its metrics and state as a run does."""
         drawn: Trace = []
         for _ in range(decisions):
             answer = self._decide()
@@ -150,10 +169,10 @@ class _Bench:
             else:
                 drawn.append(None if answer is None else answer.entry)
             self.seq += 1
-            if self.seq % 4 == 0:
-                self.version += 1
-                drawn.append(sorted(self.sampler.metrics(self.view).items()))
-        self.sampler.record()
+            self.version += self.seq % 4 == 0
+            if told and self.seq % 4 == 0:
+                self.sampler.metrics(self.view)
+                self.sampler.record()
         return drawn
 
     def _settle(self, task_id: str) -> None:
@@ -162,11 +181,15 @@ class _Bench:
         members = tuple(MemberResult(1.0, float(i < passes), True, "scored", "ok") for i in range(_GROUP))
         verdict = "trained" if 0 < passes < _GROUP else "uniform"
         at = {"main": self.version}
+        labels = {"_platoon_environment": task_id[0]}
         record = GroupRecord(
-            1, self.seq, task_id, task_id[0], {}, _GROUP, "check", "order", self.seq, at, members, verdict
+            1, self.seq, task_id, task_id[0], labels, _GROUP, "check", "order", self.seq, at, members, verdict
         )
         self._take_in(record)
+        before = copy.deepcopy(record)
         self.sampler.observe(record)
+        if record != before and not self.spoilt:
+            self.spoilt.append("observe: it changed the record that it was given; others read it, too")
 
     def _take_in(self, record: GroupRecord) -> None:
         self.store.settle(record)
@@ -175,8 +198,6 @@ class _Bench:
 
     def copy_statistics(self, other: _Bench) -> None:
         """Stand where the other stands, but for the instance."""
-        self.sampler.metrics(self.view)
-        other.sampler.metrics(other.view)
         for record in other.records:
             self.store.draw(record.start, record.seq, record.task_id, record.position)
             self._take_in(record)
@@ -205,17 +226,17 @@ def _context(level: Level) -> SamplerCheckContext:
     return SamplerCheckContext(level, entry, "weighted", {"a": settings, "b": settings}, 4, "_platoon_environment")
 
 
-def _elsewhere(component: Component, options: Mapping[str, Any], level: Level) -> Iterator[str]:
+def _elsewhere(component: Component, options: Mapping[str, Any], levels: tuple[Level, ...]) -> Iterator[str]:
     """The same draws in other processes, whatever order their sets have."""
     program = (
         "import importlib, json, sys; sys.path[:0] = json.loads(sys.argv[4]); importlib.import_module(sys.argv[5]); "
-        "from platoon.draw.samplers.registry import SAMPLERS; from platoon.testing.samplers import trace; "
-        "print(json.dumps(trace(SAMPLERS.resolve(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3])))"
+        "from platoon.draw.samplers.registry import SAMPLERS; from platoon.testing.samplers import traces; "
+        "print(json.dumps(traces(SAMPLERS.resolve(sys.argv[1]), *map(json.loads, sys.argv[2:4]))))"
     )
-    here = json.loads(json.dumps(trace(component, options, level)))
+    here = json.loads(json.dumps(traces(component, options, levels)))
+    values = [json.dumps(value) for value in (dict(options), levels, sys.path)]
+    words = [sys.executable, "-c", program, component.ref, *values, component.cls.__module__]
     for seed in ("1", "2"):
-        given = [component.ref, json.dumps(dict(options)), level, json.dumps(sys.path), component.cls.__module__]
-        words = [sys.executable, "-c", program, *given]
         done = subprocess.run(
             words, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed}, check=False
         )

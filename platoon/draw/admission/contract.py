@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 from platoon.draw.view import TaskStatsView
@@ -35,6 +36,9 @@ class AdmissionSetup:
     entries: Mapping[str, EntryInfo]
     batch_size: int
     label_column: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", MappingProxyType(self.entries))
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class AdmissionGate:
     ) -> None:
         self._view = view
         self._rules: dict[str | None, tuple[str, GroupAdmission]] = {}
-        self._complained: set[str] = set()
+        self.complaints: dict[str, str] = {}  # the first of each rule
         self._errors = 0
         places: dict[str | None, EntryRule] = {None: EntryRule(settings.rule, settings.options)}
         places.update(settings.entries)
@@ -137,7 +137,8 @@ class AdmissionGate:
         if inspect.iscoroutine(answer):
             answer.close()
         if not isinstance(answer, Admission) or not isinstance(answer.admit, bool):
-            return self._admit_anyway(name, f"answered with a value of type {type(answer).__name__}")
+            kind = f"{type(answer).__module__}.{type(answer).__qualname__}".removeprefix("builtins.")
+            return self._admit_anyway(name, f"answered with a value of type {kind}")
         reason: object = answer.reason
         if reason is None:
             reason = "admitted" if answer.admit else "rejected"
@@ -147,8 +148,8 @@ class AdmissionGate:
 
     def _admit_anyway(self, name: str, text: str) -> Ruling:
         self._errors += 1
-        log.log(logging.DEBUG if name in self._complained else logging.ERROR, "rule %s %s; it admits", name, text)
-        self._complained.add(name)
+        log.log(logging.DEBUG if name in self.complaints else logging.ERROR, "rule %s %s; it admits", name, text)
+        self.complaints.setdefault(name, text)
         return Ruling(True, "admitted", name)
 
     def take_errors(self) -> int:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -51,6 +52,9 @@ class SamplerSetup:
     batch_size: int
     label_column: str
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", MappingProxyType(self.entries))
 
 
 @dataclass(frozen=True)

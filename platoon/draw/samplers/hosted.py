@@ -148,6 +148,8 @@ class HostedSampler:
         if scene.largest is not None and self._largest > scene.largest:
             fits_N = self._size_N <= scene.largest
             mask_N = fits_N if mask_N is None else mask_N & fits_N
+        if mask_N is not None:
+            mask_N.flags.writeable = False  # the sampler sees it, and the fallback uses it
         return mask_N
 
     def _checked(self, answer: object, scene: Scene) -> tuple[int, Draw] | Slot:
