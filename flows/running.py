@@ -21,9 +21,11 @@ from types import FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from platoon.config import ConfigError, Loaded
+from platoon.config.partial import Partial
 from platoon.train.stop import StopRequest
 from tasks.endpoint import Orchestration, choose_api
-from tasks.recording import Recorder, away, leave, recording
+from tasks.recorder import Recorder
+from tasks.recording import away, leave, recording
 
 T = TypeVar("T")
 log = logging.getLogger("platoon.orchestration")
@@ -42,9 +44,9 @@ def in_loop() -> bool:
 
 
 @contextmanager
-def chosen_recording(loaded: Loaded, orchestration: Orchestration | None) -> Iterator[Recorder | None]:
+def chosen_recording(loaded: Loaded | Partial, orchestration: Orchestration | None) -> Iterator[Recorder | None]:
     """Record what runs within at the API that the config, or `orchestration` over it, asks for."""
-    endpoint = choose_api(orchestration or loaded.config.orchestration)
+    endpoint = choose_api(orchestration or getattr(loaded.config, "orchestration", "auto"))
     if endpoint is not None:
         log.info("recording in Prefect: %s", endpoint.url.removesuffix("/api"))
     with recording(endpoint) as recorder:

@@ -1,9 +1,9 @@
 """Recording a run in Prefect: every use of a Prefect internal lives here, each with a test.
 
 Prefect records and never decides. A `recorded` coroutine runs exactly once whatever the API does: its result and its
-exception come from the coroutine, not from Prefect. Failures of the API are noted, left alone for 15 s and put right
-once it answers again. Orders (a cancelled or aborted run) are obeyed. Outside `recording(...)` nothing is recorded and
-Prefect is not imported.
+exception come from the coroutine, not from Prefect, and a step waits for the API for 1.5 s at most. What an outage lost
+is put right once the API answers again (`tasks.recorder`). Orders (a cancelled or aborted run) are obeyed. Outside
+`recording(...)` nothing is recorded and Prefect is not imported.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
@@ -25,8 +25,9 @@ from uuid import UUID
 
 import httpx
 
-from tasks.breaker import OPEN_SECONDS, Breaker
-from tasks.endpoint import HEALTH_SECONDS, Endpoint, healthy
+from tasks.breaker import OPEN_SECONDS
+from tasks.endpoint import Endpoint, healthy
+from tasks.recorder import BUSY, Box, Recorder, busy, first_line, transport_error
 from tasks.run_logs import bound_rate
 
 P = ParamSpec("P")
@@ -39,7 +40,8 @@ STEP_EVENT = {
 }
 ATTEMPTS = 3  # to begin a flow run at a server that is busy
 BUSY_SECONDS = 0.1
-BUSY = (429, 503)
+PATIENCE_SECONDS = 1.5  # that a step may wait for the API in all
+TOP_PATIENCE_SECONDS = 20.0  # what the run itself may: nothing is recorded under a run that could not begin
 log = logging.getLogger("platoon.orchestration")
 
 SETTINGS = {
@@ -55,119 +57,18 @@ SETTINGS = {
 }
 
 
-@dataclass
-class Box(Generic[T]):
-    """What the body did, as opposed to what Prefect says about it."""
-
-    started: bool = False
-    done: bool = False
-    value: T | None = None
-    error: BaseException | None = None
-    run_id: UUID | None = None
-
-    async def run(self, body: Callable[[], Awaitable[T]]) -> None:
-        self.started = True
-        try:
-            self.value = await body()
-            self.done = True
-        except BaseException as error:
-            self.error = error
-            raise
-
-    def result(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value]
-
-
-@dataclass
-class Recorder:
-    """One run's link to one API: its breaker and the flow runs whose end the API did not hear of."""
-
-    endpoint: Endpoint
-    open_seconds: float = OPEN_SECONDS
-    breaker: Breaker = field(init=False)
-    orphans: dict[UUID, bool] = field(default_factory=dict)  # flow run id -> whether its body succeeded
-    parents: set[UUID] = field(default_factory=set)  # flow runs under which something went unrecorded
-    live: set[UUID] = field(default_factory=set)
-    _told: bool = False  # whether the log says that the API is away
-
-    def __post_init__(self) -> None:
-        self.breaker = Breaker(self._probe, open_seconds=self.open_seconds)
-
-    async def _probe(self) -> bool:
-        try:
-            async with httpx.AsyncClient(timeout=HEALTH_SECONDS, headers=dict(self.endpoint.headers)) as client:
-                return (await client.get(f"{self.endpoint.url}/health")).is_success
-        except httpx.HTTPError:
-            return False
-
-    async def allow(self) -> bool:
-        """Whether the API may be called now; on its recovery the orphans are set right first."""
-        if not await self.breaker.allow():
-            self._tell("it does not answer")
-            return False
-        if self.orphans or self.parents:
-            await self._settle()
-        if self._told and not self.breaker.is_open:
-            self._told = False
-            log.info("the Prefect API at %s is back; what it lost was set right", self.endpoint.url)
-        return not self.breaker.is_open
-
-    def lost(self, error: BaseException, box: Box[Any]) -> None:
-        """Note that the API failed during a call whose body is `box`. One that is merely busy is not left alone."""
-        if not busy(error):
-            self.trip(error)
-        if box.run_id is not None:
-            self.orphans[box.run_id] = box.done
-        if (parent := current_run_id()) is not None:
-            self.parents.add(parent)
-
-    def trip(self, error: BaseException) -> None:
-        """Leave the API alone for a while; said once an outage."""
-        self.breaker.trip()
-        self._tell(_line(error))
-
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
-            log.warning("the Prefect API at %s failed (%s); the run goes on unrecorded", self.endpoint.url, why)
-
-    async def _settle(self) -> None:
-        """Give the flow runs that the API lost their true state. Flow runs created but never begun are cancelled."""
-        from prefect import get_client
-        from prefect.client.schemas.filters import FlowRunFilter
-        from prefect.client.schemas.objects import StateType
-        from prefect.states import Cancelled, Completed, Failed
-
-        try:
-            async with get_client() as client:
-                for run_id, succeeded in list(self.orphans.items()):
-                    message = "Set by platoon: the API was away when the run ended."
-                    state: Any = Completed(message=message) if succeeded else Failed(message=message)
-                    await client.set_flow_run_state(run_id, state, force=True)
-                    del self.orphans[run_id]
-                for parent in list(self.parents):
-                    lost = FlowRunFilter.model_validate(
-                        {
-                            "parent_flow_run_id": {"any_": [parent]},
-                            "state": {"type": {"any_": [StateType.PENDING, StateType.RUNNING]}},
-                        }
-                    )
-                    for run in await client.read_flow_runs(flow_run_filter=lost):
-                        if run.id not in self.live:
-                            message = "Set by platoon: the step ran unrecorded while the API was away."
-                            await client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
-                    self.parents.discard(parent)
-        except Exception as error:
-            if not transport_error(error):
-                raise
-            if not busy(error):
-                self.trip(error)
-
-
 _RECORDER: ContextVar[Recorder | None] = ContextVar("platoon_recorder", default=None)
 _BOX: ContextVar[Box[Any] | None] = ContextVar("platoon_box", default=None)
+
+
+@contextmanager
+def call_of(box: Box[Any]) -> Iterator[None]:
+    """What Prefect asks the API within, it asks for this call."""
+    token = _BOX.set(box)
+    try:
+        yield
+    finally:
+        _BOX.reset(token)
 
 
 class _Attempt:
@@ -189,16 +90,14 @@ class _Attempt:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         _BOX.reset(self._token)
         box, recorder = self._box, self._recorder
-        if recorder is not None and box.run_id is not None:
-            recorder.live.discard(box.run_id)
         if error is None or error is box.error:
             return False
         if recorder is None:
-            log.debug("a phase was not recorded: %s", _line(error))
+            log.debug("a phase was not recorded: %s", first_line(error))
             return isinstance(error, Exception)
         if transport_error(error):
             self.busy = busy(error)
-            recorder.lost(error, box)
+            recorder.lost(error, box, current_run_id())
             return True
         return box.error is not None  # Prefect wrapped it; `result` raises the body's own
 
@@ -244,9 +143,14 @@ def configure_environment(endpoint: Endpoint) -> None:
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
-        return
-    with _root_logging_kept():
-        import_module("prefect.main")
+    else:
+        with _root_logging_kept():
+            import_module("prefect.main")
+    # During an outage Prefect prints each event and each batch of log lines that it drops; the breaker's one line says
+    # it. After the import, whose logging configuration resets the levels of its loggers.
+    logging.raiseExceptions = False
+    for name in ("prefect.events.clients", "EventsWorker"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager
@@ -285,13 +189,18 @@ def recorded(
             if recorder is None or not await recorder.allow():
                 return await fn(*args, **kwargs)
             flow = flow or _as_flow(fn, name, run_name)
-            box: Box[T] = Box()
-            for _ in range(ATTEMPTS):
-                with _Attempt(box, recorder) as attempt, _tagged(tags):
-                    await flow(*args, **kwargs)
-                if box.started or not attempt.busy:
-                    break
-                await asyncio.sleep(BUSY_SECONDS)
+            patience = PATIENCE_SECONDS if current_run_id() else TOP_PATIENCE_SECONDS
+            box: Box[T] = Box(patience=patience)
+            began = time.monotonic()
+            with recorder.call(box):
+                for _ in range(ATTEMPTS):
+                    with _Attempt(box, recorder) as attempt, _tagged(tags):
+                        async with _client_in_a_hurry():
+                            await flow(*args, **kwargs)
+                    if box.started or not attempt.busy:
+                        break
+                    await asyncio.sleep(BUSY_SECONDS)
+            recorder.took(patience - box.patience, time.monotonic() - began)
             if not box.started:
                 return await fn(*args, **kwargs)
             if current_run_id() is None and not isinstance(box.error, asyncio.CancelledError):
@@ -317,8 +226,8 @@ async def phase(name: str, body: Callable[[], Awaitable[T]]) -> T:
 async def settle() -> None:
     """At the end of a top flow's body: set right what an outage left, if the API answers again."""
     recorder = _RECORDER.get()
-    if recorder is not None and (recorder.orphans or recorder.parents):
-        await recorder.allow()
+    if recorder is not None and (recorder.incomplete or recorder.breaker.is_open):
+        await recorder.allow(at_once=True)
 
 
 def step_finished(step: int, metrics: Mapping[str, float]) -> None:
@@ -373,65 +282,63 @@ def current_run_id() -> UUID | None:
     return run.id if run is not None else None
 
 
-def transport_error(error: BaseException) -> bool:
-    """Whether an exception that left Prefect is trouble with the API, seen anywhere in its chain.
+class Hurried(httpx.AsyncBaseTransport):
+    """What Prefect's HTTP client sends goes through here: a recorded call waits for the API as long as its box allows.
 
-    Orders never count: `Abort`, `Pause`, cancellation and termination are BaseExceptions, and `CancelledRun` and its
-    like say what someone decided about the run.
+    Prefect tries a connection 4 times, which cost 1.5 s a call to a dead API, and it sleeps 2 s after a 503 or 429 even
+    where it will not try again, unless the answer says how long. There are no settings for it. Requests that are not
+    part of a recorded call's begin or end (the reporter's, say) pass as they are.
     """
-    if not isinstance(error, Exception) or _from_prefect(error, ("CancelledRun", "CrashedRun", "PausedRun")):
-        return False
-    seen: set[int] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, httpx.HTTPError | httpx.StreamError | ConnectionError):
-            return True
-        if _from_prefect(one, ("ObjectNotFound", "ObjectAlreadyExists")):
-            return True  # the run was deleted, or exists already: the record is wrong, the work is not
-        if isinstance(one, BaseExceptionGroup):
-            waiting.extend(one.exceptions)
-        waiting.extend(cause for cause in (one.__cause__, one.__context__) if cause is not None)
-    return False
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        if isinstance(inner, httpx.AsyncHTTPTransport) and hasattr(inner._pool, "_retries"):
+            inner._pool._retries = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        box = _BOX.get()
+        if box is None or box.inside:
+            response = await self._inner.handle_async_request(request)
+        else:
+            response = await self._within(box, request)
+        if response.status_code in BUSY:
+            response.headers.setdefault("Retry-After", str(BUSY_SECONDS))
+        return response
+
+    async def _within(self, box: Box[Any], request: httpx.Request) -> httpx.Response:
+        if box.patience <= 0:
+            raise httpx.ConnectTimeout("no patience left for the API in this call", request=request)
+        began, left = time.monotonic(), box.patience
+        try:
+            async with asyncio.timeout(left if math.isfinite(left) else None):
+                return await self._inner.handle_async_request(request)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no answer within {left:.1f} s", request=request) from error
+        except httpx.TransportError:
+            left = 0.0  # it is away: what else the call would ask it fails at once
+            raise
+        finally:
+            box.patience = left - (time.monotonic() - began)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
-def busy(error: BaseException) -> bool:
-    """Whether the API answered that it cannot now: a write conflict of SQLite, or a limit. It is up."""
-    seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        if isinstance(at, httpx.HTTPStatusError):
-            return at.response.status_code in BUSY
-        at = at.__cause__ or at.__context__
-    return False
-
-
-def without_pauses(retries: int = 0) -> None:
-    """Let the client of the running flow try a connection `1 + retries` times, and wait 0.1 s after a busy answer.
-
-    Prefect sets 3 retries on the connection pool of its HTTP client, which cost 1.5 s a call to a dead API; and it
-    sleeps 2 s after a 503 or 429 even where it will not try again, unless the answer says how long. No settings for it.
-    """
+@asynccontextmanager
+async def _client_in_a_hurry() -> AsyncIterator[None]:
+    """The client that a flow called here will use, with its transport `Hurried`."""
     from prefect.context import AsyncClientContext
 
-    context = AsyncClientContext.get()
-    if context is None:
-        return
-    inner = context.client._client
-    transport = inner._transport_for_url(httpx.URL(str(context.client.api_url)))
-    if isinstance(transport, httpx.AsyncHTTPTransport) and hasattr(transport._pool, "_retries"):
-        transport._pool._retries = retries
-    if _say_when not in inner.event_hooks["response"]:
-        inner.event_hooks["response"].append(_say_when)
+    async with AsyncClientContext.get_or_create() as context:
+        hurry(context.client._client)
+        yield
 
 
-async def _say_when(response: httpx.Response) -> None:
-    if response.status_code in BUSY:
-        response.headers.setdefault("Retry-After", str(BUSY_SECONDS))
+def hurry(client: httpx.AsyncClient) -> None:
+    """Put `Hurried` around the transports of a client, once."""
+    if not isinstance(client._transport, Hurried):
+        client._transport = Hurried(client._transport)
+        client._mounts = {at: one and Hurried(one) for at, one in client._mounts.items()}
 
 
 def be_patient() -> None:
@@ -445,7 +352,6 @@ def be_patient() -> None:
     context = get_settings_context()
     patient = context.settings.copy_with_update(updates={PREFECT_CLIENT_MAX_RETRIES: 5})
     SettingsContext(profile=context.profile, settings=patient).__enter__()
-    without_pauses(retries=3)
 
 
 def away(recorder: Recorder | None) -> bool:
@@ -471,13 +377,10 @@ def _as_flow(fn: Callable[P, Awaitable[Any]], name: str, run_name: str | None) -
 
     @functools.wraps(fn)
     async def tracked(*args: P.args, **kwargs: P.kwargs) -> None:
-        box, recorder = _BOX.get(), _RECORDER.get()
+        box = _BOX.get()
         if box is None or box.started:
             return  # a second attempt of the same call: its body has run
         box.run_id = current_run_id()
-        without_pauses()
-        if recorder is not None and box.run_id is not None:
-            recorder.live.add(box.run_id)
         await box.run(lambda: fn(*args, **kwargs))
 
     return flow(
@@ -533,18 +436,15 @@ def _root_logging_kept() -> Iterator[None]:
     """Importing Prefect puts a console handler on the root logger; logging is configured by the command alone.
 
     A recorded step makes about ten requests, so httpx's line for each is kept out of the log unless asked for. What a
-    body raises is reported by the command that ran it: Prefect's copy of the traceback goes to the API only. During an
-    outage Prefect prints every event it drops, a screen each; the breaker's one line says it.
+    body raises is reported by the command that ran it: Prefect's copy of the traceback goes to the API only.
     """
     root, requests = logging.getLogger(), logging.getLogger("httpx")
     handlers, level = root.handlers[:], root.level
     if requests.level == logging.NOTSET:
         requests.setLevel(logging.WARNING)
+    yield
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).propagate = False
-    for name in ("prefect.events.clients", "EventsWorker"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    yield
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -559,12 +459,3 @@ def _bound_logs(recorder: Recorder) -> None:
     for handler in ours.handlers:
         if isinstance(handler, APILogHandler):
             bound_rate(handler, lambda: recorder.breaker.is_open)
-
-
-def _from_prefect(error: BaseException, names: Sequence[str]) -> bool:
-    """Told by name, so that an unrecorded run does not import Prefect to look at an exception."""
-    return type(error).__module__ == "prefect.exceptions" and type(error).__name__ in names
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -8,6 +8,7 @@ be told later is. The run directory says what was saved and evaluated.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import sys
 import time
@@ -21,7 +22,8 @@ from uuid import UUID
 from platoon.stats.tables import read_table
 from tasks.artifacts import Artifact, ArtifactShelf, artifact_key
 from tasks.pages import KEYS, History, evaluation_page, report_page, steps_table
-from tasks.recording import Recorder, current_recorder, current_run_id, send_event, trouble
+from tasks.recorder import Recorder
+from tasks.recording import current_recorder, current_run_id, send_event, trouble
 from tasks.tail import Tail
 
 CALL_SECONDS = 10.0
@@ -192,6 +194,7 @@ async def reporting(subject: Subject) -> AsyncIterator[Reporter | Silent]:
         return
     reporter = Reporter(subject, recorder, run_id)
     background = asyncio.create_task(reporter.run(), name="prefect-reporter")
+    watch = asyncio.create_task(recorder.watch(), name="prefect-watch", context=contextvars.Context())
     cancelled = False
     try:
         yield reporter
@@ -200,7 +203,8 @@ async def reporting(subject: Subject) -> AsyncIterator[Reporter | Silent]:
         raise
     finally:
         background.cancel()
-        await asyncio.gather(background, return_exceptions=True)
+        watch.cancel()
+        await asyncio.gather(background, watch, return_exceptions=True)
         if not cancelled:  # a cancelled run has seconds to leave in
             await reporter.report(pages=True)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.endpoint import Endpoint
-from tasks.recording import SETTINGS, Recorder, recording
+from tasks.recorder import Recorder
+from tasks.recording import SETTINGS, recording
 from tests.flows.prefect_server import PrefectServer, start_server
 
 

@@ -7,6 +7,7 @@ steps on until the outage's runs are set right.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import sys
 import time
@@ -56,6 +57,8 @@ async def main(url: str) -> int:
 
     @recorded("train", "exp/outage", tags=("exp", "outage"))
     async def train(config: str) -> str:
+        assert recorder is not None
+        watch = asyncio.create_task(recorder.watch(), context=contextvars.Context())
         step = 0
         while step < KILL_AT + DOWN_STEPS:
             step += 1
@@ -63,7 +66,7 @@ async def main(url: str) -> int:
         say(down=step)
         await told("back")
         deadline = time.monotonic() + 60
-        while recorder is not None and (recorder.breaker.is_open or recorder.orphans):
+        while recorder.breaker.is_open or recorder.incomplete:
             assert time.monotonic() < deadline, "the recorder never came back"
             await asyncio.sleep(0.1)
             step += 1
@@ -71,10 +74,11 @@ async def main(url: str) -> int:
         for _ in range(AFTER_STEPS):
             step += 1
             await one(step)
+        watch.cancel()
         await settle()
         return "done"
 
-    with recording(Endpoint(url, {}), open_seconds=2.0) as recorder:
+    with recording(Endpoint(url, {})) as recorder:
         assert recorder is not None
         result = await train("outage.yaml")
         say(result=result, bodies=bodies, before=before, after=after)

@@ -8,7 +8,8 @@ import pytest
 
 from flows.prepare import prepare
 from platoon.config import ConfigError
-from tasks.recording import Recorder, recorded
+from tasks.recorder import Recorder
+from tasks.recording import recorded
 from tasks.retrying import Retries, retried
 from tests.flows.prefect_server import PrefectServer
 

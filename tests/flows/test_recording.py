@@ -15,18 +15,8 @@ import httpx
 import pytest
 
 from tasks.endpoint import Endpoint
-from tasks.recording import (
-    Box,
-    Recorder,
-    busy,
-    current_run_id,
-    phase,
-    recorded,
-    recording,
-    step_finished,
-    transport_error,
-    without_pauses,
-)
+from tasks.recorder import Box, Recorder, busy, transport_error
+from tasks.recording import current_run_id, hurry, phase, recorded, recording, step_finished
 from tests.flows.prefect_server import PrefectServer, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -343,8 +333,8 @@ async def test_neither_a_busy_nor_a_dead_api_makes_the_client_pause(prefect_api:
     url = f"http://127.0.0.1:{server.server_port}/api"
     with temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}):
         async with AsyncClientContext.get_or_create() as context:
-            without_pauses()
-            without_pauses()
+            hurry(context.client._client)
+            hurry(context.client._client)
             began = time.monotonic()
             with pytest.raises(httpx.HTTPStatusError) as refused:
                 await context.client.request("GET", "/hello")

@@ -14,7 +14,8 @@ import pytest
 
 from platoon.stats.jsonl import append_row
 from tasks.endpoint import Endpoint
-from tasks.recording import Recorder, current_run_id, recorded, recording
+from tasks.recorder import Recorder
+from tasks.recording import current_run_id, recorded, recording
 from tasks.reporting import Reporter, Silent, Subject, report_evaluation, reporting
 from tests.flows.prefect_server import PrefectServer, free_port
 

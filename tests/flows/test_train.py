@@ -17,7 +17,8 @@ from flows.params import RunParams, check_resume
 from flows.train import train_steps
 from platoon.config import ConfigError
 from platoon.train.step import LoopState, Phase, StepReport
-from tasks.recording import Recorder, current_run_id, recorded
+from tasks.recorder import Recorder
+from tasks.recording import current_run_id, recorded
 from tests.flows.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -46,6 +46,33 @@ async def test_a_failed_probe_opens_it_for_fifteen_seconds() -> None:
     assert not breaker.is_open
 
 
+async def test_one_that_fails_again_within_a_minute_is_left_alone_twice_as_long() -> None:
+    api = Api()
+    breaker = Breaker(api.probe, api.clock)
+    waits = []
+    for up_seconds in (0.0, 59.0, 59.0, 59.0, 59.0, 61.0):
+        assert await breaker.allow(at_once=True)
+        api.now += up_seconds
+        breaker.trip()
+        waits.append(breaker.due)
+    assert waits == [15.0, 30.0, 60.0, 120.0, 120.0, 15.0]
+
+
+async def test_it_closes_once_what_was_lost_is_set_right() -> None:
+    api = Api()
+    answers = [False, True]
+
+    async def recover() -> bool:
+        return answers.pop(0)
+
+    breaker = Breaker(api.probe, api.clock, recover=recover)
+    assert await breaker.allow(), "there is nothing to recover before a failure"
+    breaker.trip()
+    assert not await breaker.allow(at_once=True)
+    assert breaker.is_open
+    assert await breaker.allow(at_once=True)
+
+
 @given(st.lists(st.tuples(st.floats(0, 20), st.booleans(), st.booleans()), max_size=40))
 async def test_never_allows_within_fifteen_seconds_of_a_failure(events: list[tuple[float, bool, bool]]) -> None:
     api = Api()
