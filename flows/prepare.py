@@ -1,7 +1,7 @@
 """The prepare flow: make what a config needs before its run starts, and say what is there.
 
 For now: the policy's tokenizer, and every environment's task list in both phases. Independent steps run at once, each a
-task with retries.
+task with retries. A file of environments alone is prepared without a policy.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.running import chosen_recording, exit_guard, finish_command, in_loop, run_to_end
-from platoon.config import Loaded, add_project_path, load
+from platoon.config import ConfigError, EvalRun, Loaded, TrainRun, add_project_path, load
+from platoon.config.partial import EnvironmentsOnly, Partial, kind_of, load_partial
 from platoon.envs.named import NamedEnvironments
+from platoon.rollout.components import resolve_entries
 from tasks.endpoint import Orchestration
 from tasks.preparing import Prepared, attempted, policy_model, prepare_environment, prepare_tokenizer
 from tasks.recording import recorded
@@ -23,7 +25,7 @@ Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def prepare(
-    config: str | Path | Loaded,
+    config: str | Path | Loaded | Partial,
     overrides: Overrides = (),
     *,
     dry_run: bool = False,
@@ -40,7 +42,7 @@ def prepare(
 
 
 def run_prepare(
-    config: str | Path | Loaded,
+    config: str | Path | Loaded | Partial,
     overrides: Overrides = (),
     orchestration: Orchestration | None = None,
     *,
@@ -63,14 +65,17 @@ def run_prepare(
         return finish_command(recorder, 1 if bad else 0)
 
 
-def load_any(config: str | Path | Loaded, overrides: Overrides) -> Loaded:
-    if isinstance(config, Loaded):
+def load_any(config: str | Path | Loaded | Partial, overrides: Overrides) -> Loaded | Partial:
+    """A run's configuration, or a file of environments. Raises ConfigError."""
+    if isinstance(config, Loaded | Partial):
         return config
     add_project_path(Path(config))
+    if kind_of(config, overrides) == "environments":
+        return load_partial(config, overrides, schema=EnvironmentsOnly, resolver=NamedEnvironments())
     return load(config, overrides, resolver=NamedEnvironments())
 
 
-async def prepare_flow(loaded: Loaded, dry_run: bool) -> list[Prepared]:
+async def prepare_flow(loaded: Loaded | Partial, dry_run: bool) -> list[Prepared]:
     """The flow `prepare`: one task for the tokenizer and one for each entry and phase."""
 
     @recorded("prepare", "prepare")
@@ -80,12 +85,19 @@ async def prepare_flow(loaded: Loaded, dry_run: bool) -> list[Prepared]:
     return await prepare(str(loaded.path), [str(one) for one in loaded.overrides], dry_run)
 
 
-async def prepare_body(loaded: Loaded, dry_run: bool) -> list[Prepared]:
-    """All steps at once, each a task with retries; the list is in the config's order."""
-    phases: tuple[Literal["train", "eval"], ...] = ("train", "eval") if loaded.kind == "train" else ("eval",)
-    model = policy_model(loaded.config)
-    steps = [attempted("tokenizer", "policy", "tokenizer", partial(prepare_tokenizer, model, dry_run))]
-    for entry in loaded.config.environments:
+async def prepare_body(loaded: Loaded | Partial, dry_run: bool) -> list[Prepared]:
+    """All steps at once, each a task with retries; the list is in the config's order. ConfigError, before any, for a
+    component that cannot be used."""
+    config = loaded.config
+    if not isinstance(config, TrainRun | EvalRun | EnvironmentsOnly) or not config.environments:
+        raise ConfigError(f"environments: {loaded.path} names none, so there is nothing to prepare")
+    phases: tuple[Literal["train", "eval"], ...] = ("eval",) if isinstance(config, EvalRun) else ("train", "eval")
+    resolve_entries(config.environments, phases).check()
+    steps = []
+    if not isinstance(config, EnvironmentsOnly):
+        tokenizer = partial(prepare_tokenizer, policy_model(config), dry_run)
+        steps.append(attempted("tokenizer", "policy", "tokenizer", tokenizer))
+    for entry in config.environments:
         for name in phases:
             body = partial(prepare_environment, entry, name)
             steps.append(

@@ -46,7 +46,8 @@ def in_loop() -> bool:
 @contextmanager
 def chosen_recording(loaded: Loaded | Partial, orchestration: Orchestration | None) -> Iterator[Recorder | None]:
     """Record what runs within at the API that the config, or `orchestration` over it, asks for."""
-    endpoint = choose_api(orchestration or getattr(loaded.config, "orchestration", "auto"))
+    own: Orchestration = loaded.config.orchestration if isinstance(loaded, Loaded) else "auto"
+    endpoint = choose_api(orchestration or own)
     if endpoint is not None:
         log.info("recording in Prefect: %s", endpoint.url.removesuffix("/api"))
     with recording(endpoint) as recorder:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from platoon.cli.loading import load_config, log_to_stderr
+from platoon.cli.loading import log_to_stderr, warn
 from platoon.config import Loaded
 
 
@@ -16,7 +16,7 @@ def prepare(config: Path, /, *overrides: str, dry_run: bool = False) -> int:
     Parameters
     ----------
     config
-        The configuration file.
+        The configuration file, or a file of environments.
     overrides
         key=value or key+=item.
     dry_run
@@ -24,9 +24,12 @@ def prepare(config: Path, /, *overrides: str, dry_run: bool = False) -> int:
     """
     from platoon.cli.shipped import load_flow
 
-    loaded = load_config(config, overrides)
+    flow = load_flow("prepare")
+    loaded = flow.load_any(config, overrides)
+    if isinstance(loaded, Loaded):
+        warn(loaded)
     log_to_stderr()
-    code: int = load_flow("prepare").run_prepare(loaded, dry_run=dry_run)
+    code: int = flow.run_prepare(loaded, dry_run=dry_run)
     return code
 
 

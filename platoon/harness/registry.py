@@ -214,6 +214,6 @@ def _unknown(name: str) -> str:
     close = nearest(name, known)
     hint = f"; did you mean {close}?" if close else ""
     return (
-        f"no harness is named {name!r}; there are {', '.join(known)}{hint}. "
-        "A harness of your own is named as module:function, or by the entry's `package` that registers it"
+        f"no harness is named {name!r}; there are {', '.join(known)}, and one of your own as module:function or "
+        f"registered by the entry's `package`{hint}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -61,3 +62,39 @@ def test_validate_reports_a_listing_that_fails_in_any_way(config: Path, capsys: 
     change = "environments.0.service=broken_listing:Images"
     assert run(["config", "validate", "--tasks", str(config), change]) == 78
     assert "the tasks cannot be listed: ZeroDivisionError: image of task t1" in capsys.readouterr().out
+
+
+ENVIRONMENTS = [{"env": "platoon-number-search", "harness": "platoon-react"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (
+            {"environments": ENVIRONMENTS},
+            0,
+            ["environments[default] tasks (train): current", "environments[default] tasks (eval): current", "ready"],
+        ),
+        ({"environments": [{**ENVIRONMENTS[0], "harness": "platoon-reakt"}]}, 78, ["did you mean platoon-react?"]),
+        ({"environments": []}, 78, ["names none, so there is nothing to prepare"]),
+        ({"environments": [{**ENVIRONMENTS[0], "weigth": 1}]}, 78, ["did you mean environments.0.weight?"]),
+    ],
+)
+def test_a_file_of_environments_is_prepared_in_both_phases(
+    content: dict[str, Any], code: int, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "environments.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert run(["prepare", "--dry-run", str(path)]) == code
+    captured = capsys.readouterr()
+    shown = captured.out.splitlines() if code == 0 else [captured.err]
+    assert [text in line for text, line in zip(said, shown, strict=True)] == [True] * len(said)
+
+
+def test_preparing_says_what_the_site_profile_gave(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site.yaml").write_text("runs: here\n")
+    monkeypatch.setenv("PLATOON_SITE", str(tmp_path / "site.yaml"))
+    run(["prepare", str(config)])
+    assert f"platoon: site profile {tmp_path / 'site.yaml'}" in capsys.readouterr().err
