@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -148,7 +149,7 @@ def validate(
     json_output
         Print a JSON list with one object a file: file, ok, schema, problems, lines.
     """
-    overrides = [item for item in files if "=" in item and not Path(item).is_file()]
+    overrides = [item for item in files if "=" in item and not os.path.isfile(item)]
     paths = [Path(item) for item in files if item not in overrides]
     if not paths:
         print("platoon: config validate needs at least one file", file=sys.stderr)

@@ -6,6 +6,7 @@ Types: a bool is only a bool, an int is not a bool, a numeric text in a number f
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -42,6 +43,14 @@ def _not_blank(value: str) -> str:
     return value
 
 
+def _directory(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not hold a NUL character")
+    if os.path.expanduser(value).startswith("~"):
+        raise ValueError("there is no such user; write ./ before a directory of that name")
+    return value
+
+
 Number = Annotated[float, BeforeValidator(number_of), Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
@@ -49,6 +58,7 @@ Fraction = Annotated[Number, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Text = Annotated[str, AfterValidator(_not_blank)]
+Directory = Annotated[Text, AfterValidator(_directory)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
 NumericMap = Annotated[dict[str, Any], BeforeValidator(_numbers_in)]
 

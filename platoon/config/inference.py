@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from platoon.config.base import Count, CountOrZero, NotNegative, Number, Positive, Section, Text
+from platoon.config.base import Count, CountOrZero, Directory, NotNegative, Number, Positive, Section, Text
 from platoon.config.problems import Problem
 from platoon.config.rollout import RolloutConfig
 
@@ -95,7 +95,7 @@ class InferenceConfig(Section):
     renderer_kwargs: dict[str, Any] = Field(default_factory=dict)
     sample_timeout_seconds: Positive | None = None
     context_window_length: Count | None = None
-    output_dir: Text | None = None
+    output_dir: Directory | None = None
     workflow: InferenceWorkflow = InferenceWorkflow()
     resume: bool = True
     retry_errored: bool = True

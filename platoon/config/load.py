@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 from platoon.config.base import Section
 from platoon.config.deprecations import Deprecation, replace_deprecated
 from platoon.config.overrides import Override, apply_overrides, parse_overrides, sections_named
-from platoon.config.paths import resolve_paths
+from platoon.config.paths import absolute, resolve_paths
 from platoon.config.problems import ConfigError, KeyPath, Problem, placed
 from platoon.config.reading import merge, merge_places, read_sources
 from platoon.config.runs import EvalRun, TrainRun
@@ -132,7 +133,7 @@ class Draft:
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Draft:
         """Read the files and the site profile. Raises ConfigError when a file cannot be read at all."""
-        file = Path(path).expanduser().resolve()
+        file = Path(os.path.realpath(absolute(path, Path.cwd())))
         found, problems = parse_overrides(overrides)
         merged = merge_files(file)
         site, refused = read_site()
@@ -324,7 +325,7 @@ def _report(file: Path, problems: Sequence[Problem], places: Mapping[KeyPath, st
 def add_project_path(where: Loaded | Path) -> None:
     """Let the config file's directory be imported from, after everything installed. For a resolved configuration
     also the directories of the files it was made from, so that it runs from where it lies."""
-    file = where.path if isinstance(where, Loaded) else where.expanduser().resolve()
+    file = where.path if isinstance(where, Loaded) else Path(os.path.realpath(absolute(where, Path.cwd())))
     for directory in dict.fromkeys(str(one.parent) for one in (file, *made_from(file))):
         if directory not in sys.path:
             sys.path.append(directory)

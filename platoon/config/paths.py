@@ -41,6 +41,12 @@ _RULES: Mapping[str, tuple[PathRule, ...]] = {
 Resolve = Callable[[str, KeyPath, bool], str]
 
 
+def absolute(path: str | Path, base: Path) -> Path:
+    """A path below `base` with `~` and `..` worked out. Touches no disk and refuses nothing: what names no file, or an
+    unknown user, is found missing when it is looked for."""
+    return Path(os.path.normpath(base / os.path.expanduser(path)))
+
+
 def resolve_paths(data: dict[str, Any], base: Path, *, must_exist: bool) -> tuple[dict[str, Any], list[Problem]]:
     """A copy of `data` whose relative path values are absolute below `base`, and those that name nothing."""
     problems: list[Problem] = []
@@ -48,8 +54,8 @@ def resolve_paths(data: dict[str, Any], base: Path, *, must_exist: bool) -> tupl
     def resolve(value: str, path: KeyPath, written: bool) -> str:
         if not _is_relative(value):
             return value
-        target = Path(os.path.normpath(base / Path(value).expanduser()))
-        if must_exist and not written and not target.exists():
+        target = absolute(value, base)
+        if must_exist and not written and not os.path.exists(target):
             problems.append(Problem(path, f"no such file or directory: {target}"))
         return str(target)
 

@@ -6,12 +6,14 @@ reported. Nothing is checked against a schema here.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from platoon.config.paths import absolute
 from platoon.config.problems import KeyPath, Problem, show
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -172,15 +174,17 @@ def _collect(path: Path, chain: tuple[Path, ...], sources: Sources) -> None:
     line = int(place.rpartition(":")[2]) if place else None
     if isinstance(bases, str):
         bases = [bases]
-    if not isinstance(bases, list) or not all(isinstance(base, str) and base.strip() for base in bases):
+    if not isinstance(bases, list) or not all(
+        isinstance(base, str) and base.strip() and "\0" not in base for base in bases
+    ):
         document.refuse(("extends",), f"must be a path or a list of paths; got {show(bases)}", line, fatal=True)
         bases = []
     for base in bases:
-        target = (path.parent / Path(base).expanduser()).resolve()
+        target = Path(os.path.realpath(absolute(base, path.parent)))
         if target in chain:
             circle = " -> ".join(str(item) for item in (*chain[chain.index(target) :], target))
             document.refuse(("extends",), f"the files extend each other in a circle: {circle}", line, fatal=True)
-        elif not target.is_file():
+        elif not os.path.isfile(target):
             document.refuse(("extends",), f"no such file: {target}", line, fatal=True)
         else:
             _collect(target, chain, sources)

@@ -137,9 +137,9 @@ def _anchored(loaded: Loaded) -> dict[str, Any]:
     if isinstance(loaded.config, EvalRun):
         output = loaded.config.inference.output_dir
         if output is not None:
-            data["inference"] = {**data["inference"], "output_dir": str(Path(output).expanduser().absolute())}
+            data["inference"] = {**data["inference"], "output_dir": str(Path(os.path.expanduser(output)).absolute())}
     else:
-        data["log_path"] = str(Path(loaded.config.log_path).expanduser().absolute())
+        data["log_path"] = str(Path(os.path.expanduser(loaded.config.log_path)).absolute())
     return data
 
 

@@ -6,6 +6,7 @@ run's, and keys whose feature is not built yet.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from platoon.config import checks
-from platoon.config.base import Section, Text, given
+from platoon.config.base import Directory, Section, Text, given
 from platoon.config.entries import EnvironmentConfig
 from platoon.config.inference import InferenceConfig
 from platoon.config.layers import entry_training_settings, evaluation_settings
@@ -43,7 +44,7 @@ class TrainRun(Section):
     }
 
     train: TrainConfig
-    log_path: Text = "runs"
+    log_path: Directory = "runs"
     tinker_base_url: Text | None = None
     eval: EvalConfig = EvalConfig()
     environments: Entries = (EnvironmentConfig(),)
@@ -102,7 +103,7 @@ PlatoonEvalConfig = EvalRun
 
 def run_directory(config: TrainRun) -> Path:
     """log_path/experiment_name/trial_name, absolute; a relative log_path is below the working directory."""
-    root = Path(config.log_path).expanduser().absolute()
+    root = Path(os.path.expanduser(config.log_path)).absolute()
     return root / config.stats.experiment_name / config.stats.trial_name
 
 

@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from platoon.config.base import Section, Text
+from platoon.config.paths import absolute
 from platoon.config.problems import KeyPath, Problem, dotted, placed, show
 from platoon.config.reading import read_document
 from platoon.config.schema import problems_of
@@ -144,8 +145,8 @@ def read_site(environ: Mapping[str, str] = os.environ) -> tuple[Site, list[Probl
     ]
     named = environ.get("PLATOON_SITE")
     home = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = Path(named).expanduser().absolute() if named else home / "platoon" / "site.yaml"
-    if not path.is_file():
+    path = absolute(named, Path.cwd()) if named else home / "platoon" / "site.yaml"
+    if not os.path.isfile(path):
         if named:
             problems.append(Problem((), f"PLATOON_SITE names {named}, which is not a file"))
         return Site(path), problems
@@ -174,7 +175,7 @@ def _expanded(data: Mapping[str, Any], file: Path, environ: Mapping[str, str]) -
         value = _VARIABLE.sub(lambda found: environ.get(found[1] or found[2], found[0]), value)
         if path not in _PATHS or not value.strip():
             return value
-        return os.path.normpath(file.parent / Path(value).expanduser())
+        return str(absolute(value, file.parent))
 
     def walk(value: Any, path: KeyPath) -> Any:
         if isinstance(value, Mapping):

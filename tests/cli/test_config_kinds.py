@@ -57,6 +57,7 @@ def test_a_file_without_a_schema_is_only_merged(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == f"ok {path} (no schema)\n"
     assert run(["config", "show", path, "a.d=1e-3", "a.e=none", "a.f="]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == {"a": {"b": 3, "c": 2, "d": 0.001, "e": "none", "f": None}}
+    assert run(["config", "validate", path, f"a.d={'x' * 300}"]) == 0
     train = write(tmp_path / "t.yaml", {"train": {"model_name": 3}})
     assert run(["config", "show", train, "--kind", "none"]) == 0
     assert run(["config", "show", train]) == 78

@@ -305,6 +305,31 @@ def test_unbuilt_evaluation_keys(write: Write, row: Any) -> None:
         load(path, {key: value})
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/x", LONG, "a\0b", "/" + LONG])
+def test_a_path_that_no_file_can_have_is_reported(write: Write, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refuse(write({**MINIMAL, "extends": name}))[0].startswith("extends: ")
+    entry = {"service": "table", "service_kwargs": {"path": name}}
+    if not name.startswith("/"):
+        (problem,) = refuse(write({**MINIMAL, "environments": [entry]}))
+        assert problem.startswith("environments.0.service_kwargs.path: no such file or directory: ")
+    if "\0" in name or "~" in name:
+        assert "log_path: " in refuse(write({**MINIMAL, "log_path": name}))[0]
+        assert "output_dir: " in refuse(write({"inference": {"model_name": "m", "output_dir": name}}))[0]
+    if "\0" not in name:
+        assert "cannot be read: " in refuse_path(name)
+        monkeypatch.setenv("PLATOON_SITE", name)
+        assert "which is not a file" in refuse(write(MINIMAL))[0]
+
+
+def refuse_path(name: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(name)
+    return caught.value.problems[0]
+
+
 def test_paths_are_relative_to_the_file_that_names_them(write: Write) -> None:
     base = write(
         {**MINIMAL, "environments": [{"service": "table", "service_kwargs": {"path": "d/x.jsonl"}}]}, "a/base.yaml"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import runpy
 from typing import Any
 
 import pytest
@@ -137,3 +139,13 @@ def test_a_removed_variable_is_refused_unless_it_is_empty(
     assert caught.value.problems == [
         f"the environment variable {name} is set to /x; platoon 0.3.0 removed it: use cache in the site profile"
     ]
+
+
+def test_the_restart_wrapper_names_what_replaced_it(capsys: pytest.CaptureFixture[str]) -> None:
+    module = "platoon.train.tinker.restart_wrapper"
+    with pytest.raises(ImportError, match=r"platoon 0\.3\.0 removed it; set watchdog\.max_restarts"):
+        importlib.import_module(module)
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module(module, run_name="__main__")
+    assert caught.value.code == 78
+    assert capsys.readouterr().err.startswith(f"platoon: {module}: platoon 0.3.0 removed it; set watchdog.max_restarts")
