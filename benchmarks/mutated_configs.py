@@ -28,29 +28,10 @@ ENTRIES = [
     {"name": "far", "service": "harbor", "service_kwargs": {"task_dirs": ["/t"], "mounts": [{"source": "/m"}]}},
     {"name": "own", "service": "table", "service_kwargs": {"path": "/x.jsonl"}, "agents": {"verifier": {}}},
 ]
-WRONG: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2**70, 1.5, -0.0, 1e308, float("inf"), float("nan"), 10**400),
-    *(
-        "",
-        " ",
-        "x",
-        "null",
-        "none",
-        "1e5",
-        "1e999",
-        "-1",
-        "05",
-        "~",
-        "x.toml",
-        "a::b",
-        "a b",
-        "\0",
-        "\x85",
-        "é",
-        "$HOME",
-    ),
-    *([], [[]], [{}], [None], ["x.toml"], {}, {"": 1}, {"x.toml": 1}, {"a": {"b": []}}, {"timeout_seconds": 1}),
-)
+TEXTS = "|".join(("", " |x|null|none|1e5|1e999|-1|05|~|x.toml|a::b|a b|\0|\x85|é|$HOME|~nobody/x|a\0b", "x" * 300))
+CONTAINERS: tuple[Any, ...] = ([], [[]], [{}], [None], ["x.toml"], {}, {"": 1}, {"x.toml": 1}, {"a": {"b": []}})
+NUMBERS = (0, 1, -1, 2**70, 1.5, -0.0, 1e308, float("inf"), float("nan"), 10**400)
+WRONG: tuple[Any, ...] = (None, True, False, *NUMBERS, *TEXTS.split("|"), *CONTAINERS)
 CHARACTERS = "ab:-[]{}&*!|>'\"#%@`\n\t ,?<0\x85\u2028\ufeff"
 
 
