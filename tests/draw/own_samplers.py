@@ -57,7 +57,13 @@ class Listener(Sampler):
         self.heard = list(state["heard"])
 
     def metrics(self, stats: object) -> Mapping[str, float]:
-        return {"heard": float(len(self.heard)), "draws": 1.0, "odd": float("nan")}
+        kept = ["draws", "decision_ms", "decision_ms_max", "tokens", "skipped_slots", "draws/heard"]
+        kept += ["predicted_informative", "informative_share"]
+        return {"heard": float(len(self.heard)), "odd": float("nan"), **dict.fromkeys(kept, 1.0)}
+
+
+class SlotsLate(Alternate):
+    adaptive = True
 
 
 class Stumbling(Listener):

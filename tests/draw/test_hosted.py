@@ -147,6 +147,7 @@ def test_a_state_that_is_no_json_is_not_saved() -> None:
     [
         (OWN + "Forgetful", "next must not be async"),
         (OWN + "Undecided", "needs a method state_dict; needs a method load_state_dict; needs the class attribute"),
+        (OWN + "SlotsLate", "entry_slots needs adaptive = False"),
         (OWN + "Missing", "has no attribute"),
         ("no_such_module:X", "cannot be imported"),
         (OWN + "StrideOptions", "needs a method next"),

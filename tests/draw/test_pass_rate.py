@@ -88,6 +88,19 @@ def test_metrics_of_a_step() -> None:
     assert "sampler/eligible_share" not in sampling.metrics(), "each step starts anew"
 
 
+def test_the_metrics_of_platoon_0_4s_draws_are_its_own() -> None:
+    """Its sequence of draws, each forced by closing all other labels."""
+    pool = TaskPool([PoolRow(f"hard::{i}", "hard", str(i)) for i in range(6)])
+    sampling = sampling_of(seen_store(pool), pool)
+    for task in (5, 1, 5, 1, 4, 1, 0, 1, 3, 5, 5, 4):
+        (pick,) = draws(sampling, 1, Scene(version=3, closed=frozenset(str(i) for i in range(6) if i != task)))
+        assert pick.score == pytest.approx(SCORES[task], rel=1e-12)
+    metrics = sampling.metrics()
+    assert metrics["sampler/prior_share"] == pytest.approx(0.6265740149416265, rel=1e-12)
+    assert (metrics["sampler/evidence_age"], metrics["sampler/cap_lifted"]) == (1.5, 0.0)
+    assert metrics["sampler/top10_share"] == 1 / 3
+
+
 def test_a_task_whose_first_group_is_out_waits() -> None:
     pool = pool_of()
     store = seen_store(pool)

@@ -29,6 +29,8 @@ SIZES = {"a": 2, "b": 3, "c": 4}
 PERMITS = 6
 SAMPLERS = [
     ("uniform", None, None),
+    ("uniform", None, None),
+    ("weighted", None, None),
     ("weighted", None, None),
     ("pass_rate", None, None),
     (OWN + "Listener", None, None),
@@ -123,6 +125,7 @@ class DispatchMachine(RuleBasedStateMachine):
         backlog=st.sampled_from([None, 1, 2]),
         refill=st.sampled_from([None, 1.0, 2.5]),
         band=st.sampled_from([None, (0.4, 0.6)]),
+        mute=st.sampled_from([None, "a", "c"]),
         rolling=st.booleans(),
         steps=st.integers(1, 12),
     )
@@ -130,7 +133,7 @@ class DispatchMachine(RuleBasedStateMachine):
         size, refill = drawn["batch_size"], drawn["refill"]
         most = None if refill is None else max(size, int(refill * size))
         bounds = DispatchSettings(size, 2, drawn["ahead"], SIZES, drawn["limits"], drawn["backlog"], most)
-        self.refilled = most is not None
+        self.mute, self.refilled = drawn["mute"], most is not None
         self.world = World(pool_of(drawn["bare"]), drawn["samplers"], drawn["options"], bounds, drawn["band"])
         self.rolling, self.steps, self.done, self.start = drawn["rolling"], drawn["steps"], 0, 1
         self.store = self.world.store()
@@ -214,7 +217,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def end(self, key: Key, passes: int, valid: int, failed: bool, datums: bool) -> None:
         draw, reservation = self.running.pop(key)
         reservation.close()
-        valid = 0 if failed else min(valid, draw.group_size)
+        valid = 0 if failed or draw.entry == self.mute else min(valid, draw.group_size)
         members = tuple(
             MemberResult(1.0, float(i < passes), i < valid, "scored", "ok")
             for i in range(0 if failed else draw.group_size)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from platoon.draw.gauges import BlockedShares, Gauge
 from platoon.draw.records import WAIT_REASONS, Draw, Drawn, Fated, WaitReason
-from platoon.draw.traffic import Traffic, configured_rollouts
+from platoon.draw.traffic import ReasonKeys, Traffic, configured_rollouts
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3)), max_size=30), st.integers(0, 5))
@@ -78,6 +78,12 @@ def test_draws_are_counted_by_reason_and_entry() -> None:
     }
     assert (traffic.skipped(), traffic.skipped()) == ({"a": 1}, {})
     assert traffic.sampled({}) == {"sampler/draws": 0.0, "sampler/draws/order": 0.0, "sampler/draws/reissue": 0.0}
+
+
+def test_reasons_become_keys() -> None:
+    keys = ReasonKeys()
+    said = ["fallback", "reissue", *(f"r{i}" for i in range(16)), "order", "r3", "Bad", "9x", "a" * 33]
+    assert [keys.key(reason) for reason in said] == [*said[:18], "other", "r3", "other", "other", "other"]
 
 
 def test_configured_rollouts() -> None:

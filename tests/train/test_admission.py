@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
-from platoon.config import ConfigError
+from platoon.config import ConfigError, TrainRun
+from platoon.credit import GroupOutput
+from platoon.draw.admission.gate import AdmissionGate, AdmissionSettings, Ruling
+from platoon.draw.records import Draw
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
+from platoon.draw.view import TaskStatsView
 from platoon.stats.jsonl import read_jsonl
+from platoon.stats.metrics import Dequeued
+from platoon.stats.schema import EntryInfo
+from platoon.stats.store import TaskStatsStore
 from platoon.stats.tables import read_table
 from platoon.testing.audit import audit_run
+from platoon.train.admitting import AdmissionMetrics
+from platoon.train.dispatch import Settled
 from platoon.train.run import train_run
 from tests.train.running import loaded, run_dir
 
@@ -65,3 +76,54 @@ async def test_a_step_that_admits_nothing_takes_no_update(tmp_path: Path) -> Non
 async def test_bad_rules_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.group_admission_options\.band: needs 0 <= low < high <= 1"):
         await train_run(loaded(tmp_path, train__group_admission_options={"band": [1, 0]}, **INFORMATIVE))
+
+
+def test_the_numbers_of_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    def item(label: str, verdict: str | None, ruling: Ruling, *, stale: bool = False) -> tuple[Any, Dequeued]:
+        output = None if verdict is None else GroupOutput([], verdict)
+        draw = Draw(1, 0, 0, "t", 0, label, label, 4, "auto")
+        marker = not ruling.admit
+        settled = Settled(draw, output, None if output else "gone", 1.0, ruling, marker)
+        return settled, Dequeued(output, stale=stale, marker=marker)
+
+    good = Ruling(True, "admitted", "informative")
+    items = [
+        item("x", "trained", good),
+        item("y", "odd", Ruling(True, "unknown", "informative")),
+        item("x", "uniform", Ruling(False, "uniform_fail", "informative")),
+        item("y", None, Ruling(False, "failed", "informative")),
+        item("x", "trained", good, stale=True),
+    ]
+    sampling = SamplingSettings(3, (EntrySampling("x"), EntrySampling("y")))
+    infos = {label: EntryInfo(4, name=label) for label in ("x", "y")}
+    gate = AdmissionGate(
+        AdmissionSettings("informative"), sampling, infos, TaskStatsView(TaskStatsStore([], infos), lambda: 0)
+    )
+    metrics = AdmissionMetrics(gate, 3, {"x": "e/x", "y": "e/y", "z": "e/z"})
+    taken, dequeued = [settled for settled, _ in items], [one for _, one in items]
+    nothing = {"admitted": 0.0, "rejected": 0.0, "stale": 0.0, "failed": 0.0, "informative_rate": 0.0}
+    parts = {
+        "": {"groups_admitted": 2.0, "admitted/unknown": 1.0, "rejected": 1.0, "rejected/uniform_fail": 1.0},
+        "e/x/": {**nothing, "admitted": 1.0, "rejected": 1.0, "rejected/uniform_fail": 1.0, "stale": 1.0},
+        "e/y/": {**nothing, "admitted": 1.0, "admitted/unknown": 1.0, "failed": 1.0},
+        "e/z/": nothing,
+    }
+    parts[""] |= {"stale": 1.0, "failed": 1.0, "informative_rate": 2 / 4, "counted": 5.0, "short": 1.0, "errors": 0.0}
+    parts[""]["draws_per_admitted"] = 10 / 2
+    parts["e/x/"]["informative_rate"] = 2 / 3
+    for _ in range(2):
+        found = metrics.of(taken, dequeued, counted=5, draws=10.0)
+        assert found == {f"admission/{p}{key}": value for p, part in parts.items() for key, value in part.items()}
+    metrics.of([], [], counted=0, draws=0.0)
+    assert [record.getMessage()[:27] for record in caplog.records] == [
+        f"a step trained {n} of 3 groups"[:27] for n in (2, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "most", "cap"), [(3, 1.5, 5), (10, 1.1, 11), (4, 1.0, 4), (7, 3.0, 21), (100, 1.001, 101)]
+)
+def test_a_step_counts_whole_groups(batch_size: int, most: float, cap: int, tmp_path: Path) -> None:
+    given = loaded(tmp_path, train__batch_size=batch_size, train__refill__max_groups_per_step=most)
+    assert isinstance(given.config, TrainRun)
+    assert given.config.train.groups_per_step_cap == cap
