@@ -12,7 +12,7 @@ from pathlib import Path
 from platoon.stats.jsonl import read_jsonl
 from tests.train.running import command, run_dir, start, wait_until
 
-NAMESPACE = ("unshare", "-Upf", "--map-root-user")
+NAMESPACE = ("unshare", "-Upf", "--map-root-user", "--mount-proc")
 MAY_UNSHARE = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
 
 
