@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from platoon.config.base import Count, CountOrZero, Number, NumericMap, Positive, Section, Text, Texts, given, number_of
 from platoon.config.problems import Problem, show
@@ -75,6 +75,10 @@ class AgentsConfig(Section):
     child_timeout_s: Positive | None = None
 
 
+# dumped as it was given: a default written out would lie over the run's own value when the dump is loaded
+OwnWorkflow = Annotated[EntryWorkflow, PlainSerializer(given, return_type=dict[str, Any])]
+
+
 class EvalOverrides(Section):
     """What an entry does differently when it is evaluated."""
 
@@ -86,7 +90,7 @@ class EvalOverrides(Section):
     }
 
     harness_options: dict[str, Any] = Field(default_factory=dict)
-    workflow_config: EntryWorkflow = EntryWorkflow()
+    workflow_config: OwnWorkflow = EntryWorkflow()
 
 
 class EnvironmentConfig(Section):
@@ -113,7 +117,7 @@ class EnvironmentConfig(Section):
     task_sampler_options: NumericMap = Field(default_factory=dict)
     group_admission: Text | None = None
     group_admission_options: NumericMap = Field(default_factory=dict)
-    workflow_config: EntryWorkflow = EntryWorkflow()
+    workflow_config: OwnWorkflow = EntryWorkflow()
     max_staleness: CountOrZero | None = None
     success_threshold: Number = 1.0
     service: Text | None = None

@@ -174,3 +174,30 @@ def test_validate_for_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str
     first, second = json.loads(capsys.readouterr().out)
     assert (first["file"], first["ok"], first["schema"], first["problems"]) == (good, True, "train", [])
     assert (second["ok"], len(second["problems"])) == (False, 1)
+
+
+def test_a_file_for_the_other_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = write(tmp_path / "t.yaml", {"train": {"model_name": "m", "typo": 1}})
+    evaluation = write(tmp_path / "e.yaml", {"inference": {"model_name": "m", "typo": 1}})
+    for command, path, what in (("eval", training, "a training"), ("train", evaluation, "an evaluation")):
+        other = "train" if command == "eval" else "eval"
+        assert run([command, path]) == 78
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"platoon: {path} is {what} config (it has the section ")
+        assert line.endswith(f"; run it with: platoon {other} {path}")
+
+
+def test_a_dump_with_defaults_means_the_same_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = {"model_name": "m", "renderer_name": "r", "workflow_config": {"group_size": 4}}
+    entries = [{"name": "a", "service": "x:Y"}, {"name": "b", "service": "x:Y", "workflow_config": {"group_size": 2}}]
+    path = write(tmp_path / "x.yaml", {"train": train, "eval": {"every": 1}, "environments": entries})
+    assert run(["config", "show", path, "--defaults"]) == 0
+    dump = write(tmp_path / "dump.yaml", capsys.readouterr().out)
+    shown = []
+    for one in (path, dump):
+        assert run(["config", "show", one, "--entry", "b"]) == 0
+        shown.append([line.split()[:2] for line in capsys.readouterr().out.splitlines()])
+    assert shown[0] == shown[1]
+    loaded = yaml.safe_load(Path(dump).read_text(encoding="utf-8"))
+    assert [entry["workflow_config"] for entry in loaded["environments"]] == [{}, {"group_size": 2}]
+    assert (loaded["train"]["max_concurrent_rollouts"], loaded["eval"]["max_concurrent_rollouts"]) == (128, 256)

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from platoon.config import ConfigError, EvalRun, Section, TrainRun, load
+from platoon.config import ConfigError, EvalRun, Section, TrainRun, load, workflow_settings
 from platoon.config.records import RESOLVED, dump_resolved, to_yaml
 from platoon.config.schema import members, section_of
 
@@ -49,6 +49,7 @@ CONFIGS = st.fixed_dictionaries(
                 "renderer_kwargs": FREE,
                 "num_epochs": st.none() | st.integers(1, 5),
                 "batch_size": st.integers(1, 64),
+                "workflow_config": st.fixed_dictionaries({}, optional={"group_size": st.integers(1, 8)}),
                 "loss_fn_config": st.dictionaries(NAMES, st.floats(-1e6, 1e6) | st.just("1e-3"), max_size=3),
                 "optimizer": st.fixed_dictionaries({}, optional={"learning_rate": st.floats(0, 1) | st.just("3e-5")}),
             },
@@ -86,7 +87,12 @@ def test_a_resolved_configuration_loads_to_the_same_run(data: dict[str, Any]) ->
         assert again.config.environments == loaded.config.environments
         assert given_keys(again.config) == given_keys(loaded.config)
         path.write_text(to_yaml(loaded.config.model_dump(mode="json")), encoding="utf-8")
-        assert load(path).config.model_dump() == loaded.config.model_dump()
+        written = load(path).train_config
+        assert written.model_dump() == loaded.config.model_dump()
+        phases: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+        for entry, same in zip(written.environments, loaded.config.environments, strict=True):
+            for phase in phases:
+                assert workflow_settings(written, entry, phase) == workflow_settings(loaded.train_config, same, phase)
 
 
 def given_keys(config: Any) -> Any:
