@@ -6,6 +6,7 @@ valid rollout has no mean reward, not a mean of 0.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ __all__ = [
     "workload_metrics",
 ]
 
+log = logging.getLogger(__name__)
 MAX_LABELS = 64
 
 
@@ -76,10 +78,12 @@ class RewardKeys:
 
 
 def label_prefixes(labels: Iterable[str | None], column: str = "_platoon_environment") -> dict[str, str]:
-    """Metric prefixes of labels, most frequent first, ties by name, at most 64. None counts for nothing."""
+    """Metric prefixes of labels, most frequent first, ties by name, at most 64 (warned). None counts for nothing."""
     name = "environment" if column == "_platoon_environment" else column.replace("/", "--")
     counts = Counter(label for label in labels if label is not None)
     ranked = sorted(counts, key=lambda label: (-counts[label], label))
+    if len(ranked) > MAX_LABELS:
+        log.warning("%d labels: the %d most frequent have metrics of their own", len(ranked), MAX_LABELS)
     return {label: f"{name}/{label.replace('/', '--')}" for label in ranked[:MAX_LABELS]}
 
 

@@ -35,13 +35,17 @@ class FakeSampler:
 
 
 class FakeTrainingSession:
-    """Counts what it was asked. `applied` holds the datums of each update, when `keep` is set."""
+    """Counts what it was asked. `applied` holds the datums of each update, when `keep` is set.
+
+    `drift`: how far below the sampled logprobs those lie that it answers as the trainer's.
+    """
 
     def __init__(self, reply: Reply, *, keep: bool = False) -> None:
         self.address = ServiceAddress.embedded("http://in-process")
         self.version = 0
         self.saved: list[str] = []
         self.deleted: list[str] = []
+        self.drift = 0.0
         self.applied: list[list[Datum]] = []
         self._reply = reply
         self._keep = keep
@@ -77,7 +81,7 @@ class FakeTrainingSession:
     async def forward_backward_result(
         self, future: Any, seconds: float, lengths: Sequence[int]
     ) -> tuple[list[Floats], dict[str, float]]:
-        return [np.asarray(logprobs, np.float32) for logprobs in future], {}
+        return [np.asarray(logprobs, np.float32) - np.float32(self.drift) for logprobs in future], {}
 
     def submit_optim_step(self, adam: AdamParams, learning_rate: float) -> Any:
         self.version += 1

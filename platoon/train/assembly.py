@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from platoon.config import Loaded
@@ -42,6 +43,7 @@ from platoon.train.saving import Cadence, Saver, SaverParts
 from platoon.train.scheduling import driver_options, open_dispatcher, open_gate, open_starts
 from platoon.train.service import ServiceSession, TinkerSampler
 from platoon.train.sinks import Progress, Sink, WandbSink
+from platoon.train.starts import Phase, no_limit
 from platoon.train.step import LoopState, StepLoop, StepParts
 from platoon.train.stop import StopRequest, watch_stop_file
 from platoon.train.transforms import Pipeline
@@ -121,7 +123,8 @@ class _Assembler:
         gateway = self._gateway(renderer, current)
         server = await self.stack.enter_async_context(GatewayServer(gateway))
         plugins = self.plan.extensions.credit
-        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins, self.starts)
+        starts = self.starts.slot if self.starts is not None else no_limit
+        workflow = GroupRolloutWorkflow(self.config, self.plan.train, gateway, server, plugins, starts)
         store = self._store()
         tables = Tables.open(self.plan.run_dir, self.plan.start)
         driver = self._driver(workflow, tables, store)
@@ -232,7 +235,9 @@ class _Assembler:
                 step_metrics=StepMetrics(
                     self.config, store, driver, prefixes, self.plan.sampling.batches, self._cuts, admission
                 ),
-                evaluation_metrics=EvaluationMetrics(label_prefixes(row.label for row in held_out)),
+                evaluation_metrics=EvaluationMetrics(
+                    label_prefixes(row.label for row in held_out), partial(self._start_window, "eval")
+                ),
                 sinks=sinks,
                 wandb_run_id=lambda: wandb.run_id if wandb is not None else None,
                 progress=self.watchdog.heartbeat,
@@ -300,9 +305,12 @@ class _Assembler:
     def _gauges(self) -> dict[str, float]:
         """What is measured beside the steps, as of now."""
         used = {**self.call_times.export(), **self.process_use.export()}
-        used |= self.starts.window() if self.starts is not None else {}
+        used |= self._start_window("train")
         found = {f"rollout_client/{key}": value for key, value in used.items()}
         return found if self.pruner is None else {**found, **self.pruner.metrics()}
+
+    def _start_window(self, phase: Phase) -> dict[str, float]:
+        return self.starts.window(phase) if self.starts is not None else {}
 
     def _note(self, restored: Restored) -> None:
         """What a resume found otherwise than it was left, in lock.json."""
@@ -327,10 +335,10 @@ class _Assembler:
         @asynccontextmanager
         async def workflow(due: Due) -> AsyncIterator[GroupRolloutWorkflow]:
             gateway = self._gateway(renderer, Current(due.sampler, due.version))
+            self._start_window("eval")  # the time since the last evaluation is no part of this one
+            starts = partial(self.starts.slot, "eval") if self.starts is not None else no_limit
             async with GatewayServer(gateway) as server:
-                yield GroupRolloutWorkflow(
-                    self.config, held_out, gateway, server, self.plan.extensions.credit, self.starts
-                )
+                yield GroupRolloutWorkflow(self.config, held_out, gateway, server, self.plan.extensions.credit, starts)
 
         self.evaluation = EvaluationLoop(
             self.plan.evaluation,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from platoon.config import StragglerPolicy, TrainRun, WorkflowConfig
@@ -29,7 +30,7 @@ from platoon.rollout.episode import Episode, EpisodeRequest, run_episode
 from platoon.rollout.group import run_group
 from platoon.rollout.lease import RolloutLease
 from platoon.train.environments import Environments
-from platoon.train.starts import StartLimit, no_limit
+from platoon.train.starts import StartSlot, no_limit
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class GroupRolloutWorkflow:
         gateway: ModelGateway,
         server: GatewayServer | None,
         plugins: CreditPlugins | None = None,
-        starts: StartLimit | None = None,
+        starts: Callable[[], AbstractAsyncContextManager[StartSlot]] = no_limit,
     ) -> None:
         self.config = config
         self.environments = environments
@@ -77,7 +78,7 @@ class GroupRolloutWorkflow:
         settings = played.settings
 
         async def member(index: int) -> Episode:
-            async with self._starts.slot() if self._starts is not None else no_limit() as slot:
+            async with self._starts() as slot:
                 request = EpisodeRequest(
                     task_id=raw_id,
                     route=route,

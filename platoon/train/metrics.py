@@ -55,10 +55,10 @@ class StepMetrics:
     clock: Callable[[], float] = time.monotonic
     _keys: RewardKeys = field(default_factory=RewardKeys)
     _label_keys: RewardKeys = field(default_factory=RewardKeys)
-    _began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self._stale = StaleWarning(self.config.train.max_staleness)
+        self._began = self._logged = self.clock()
 
     def of(self, work: StepWork, state: LoopState) -> dict[str, float]:
         """Everything that is logged for a committed step; keys as users know them."""
@@ -86,13 +86,15 @@ class StepMetrics:
             "epoch": state.train_step // max(self.batches, 1),
         }
         found = {f"train/{key}": float(value) for key, value in train.items()}
-        found |= self._tracked(work).export_and_clear()
+        found |= step_series(work, self.cuts).export_and_clear()
         if work.rate is not None:
             found["optim/lr"] = work.rate
         found["progress/done_frac"] = state.train_step / state.end_step
         found |= {f"rollout_client/{key}": value for key, value in self.driver.in_flight().items()}
         found |= {f"timing/{phase}": seconds for phase, seconds in work.seconds.items()}
-        found["time/elapsed_seconds"] = self.clock() - self._began
+        now = self.clock()
+        found["time/elapsed_seconds"], found["time/step"] = now - self._began, now - self._logged
+        self._logged = now
         counted = [item for item in items if item.output is not None and not item.marker]
         self._stale.step(sum(item.stale for item in counted), len(counted), found)
         return found
@@ -152,30 +154,33 @@ class StepMetrics:
         stale = work.fates.get(settled.key) == "stale"
         return Dequeued(settled.output, record, stale, settled.marker, threshold=self.store.threshold(record.entry))
 
-    def _tracked(self, work: StepWork) -> Tracker:
-        tracker = Tracker("train")
-        for key, values in work.metrics.items():
-            for value in values:
-                tracker.scalar({key: value})
-        for settled in work.groups:
-            if settled.output is None:
-                tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
-                continue
-            record_group_stats(tracker, settled.output)
-            record_completion(tracker, settled.output)
-            if self.cuts(settled.draw):
-                cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
-                tracker.scalar({"straggler_cancelled": float(cut)})
-            if work.fates.get(settled.key) == "stale":
-                tracker.scalar({"stale_rollouts": 1.0})
-        return tracker
+
+def step_series(work: StepWork, cuts: Callable[[Draw], bool]) -> Tracker:
+    """What was recorded once or several times in a step: of its updates, and of each group it took."""
+    tracker = Tracker("train")
+    for key, values in work.metrics.items():
+        for value in values:
+            tracker.scalar({key: value})
+    for settled in work.groups:
+        if settled.output is None:
+            tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
+            continue
+        record_group_stats(tracker, settled.output)
+        record_completion(tracker, settled.output)
+        if cuts(settled.draw):
+            cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
+            tracker.scalar({"straggler_cancelled": float(cut)})
+        if work.fates.get(settled.key) == "stale":
+            tracker.scalar({"stale_rollouts": 1.0})
+    return tracker
 
 
 @dataclass
 class EvaluationMetrics:
-    """Metrics of evaluations during training."""
+    """Metrics of evaluations during training. `gauges`: `rollout_client/*` of the evaluation that just ended."""
 
     prefixes: Mapping[str, str] = field(default_factory=dict)
+    gauges: Callable[[], Mapping[str, float]] = dict
     _keys: RewardKeys = field(default_factory=RewardKeys)
     _label_keys: RewardKeys = field(default_factory=RewardKeys)
 
@@ -191,7 +196,9 @@ class EvaluationMetrics:
             record_completion(tracker, output)
         found = tracker.export_and_clear()
         labelled = label_metrics(items, self.prefixes, self._label_keys)
-        found |= {f"eval/{key.removeprefix('batch/')}": value for key, value in labelled.items()}
+        places = {f"eval/{key.removeprefix('batch/')}": value for key, value in labelled.items()}
+        found |= {key: value for key, value in places.items() if not key.endswith("/stale_groups")}
+        found |= {f"eval/rollout_client/{key}": value for key, value in self.gauges().items()}
         mean = found.get("eval/rollout_completion/task_reward/avg")
         if mean is not None:
             found["eval/task_reward"] = mean

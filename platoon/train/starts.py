@@ -20,6 +20,7 @@ from platoon.draw.gauges import Gauge
 
 log = logging.getLogger("platoon.train")
 Cause = Literal["first_call", "end", "timer", "cancelled"]
+Phase = Literal["train", "eval"]
 CAUSES: tuple[Cause, ...] = ("first_call", "end", "timer", "cancelled")
 TIMER_EXTRA_SECONDS = 300.0
 _ENOUGH = 32  # releases before their causes say something
@@ -28,9 +29,10 @@ _ENOUGH = 32  # releases before their causes say something
 class StartSlot:
     """One rollout's slot. `waited`: seconds, exactly 0.0 when it was free."""
 
-    def __init__(self, limit: StartLimit | None, waited: float = 0.0) -> None:
+    def __init__(self, limit: StartLimit | None, waited: float = 0.0, phase: Phase = "train") -> None:
         self.waited = waited
         self._limit = limit
+        self._phase = phase
 
     def first_call(self) -> None:
         """The rollout called its model: others may start."""
@@ -40,7 +42,34 @@ class StartSlot:
         """Give the slot back. Harmless when repeated."""
         limit, self._limit = self._limit, None
         if limit is not None:
-            limit.give_back(cause)
+            limit.give_back(cause, self._phase)
+
+
+class StartWindow:
+    """What one phase's rollouts did at the limit since the last export."""
+
+    def __init__(self, now: float) -> None:
+        self.starting, self.waiting = Gauge(now), Gauge(now)
+        self.waits: list[float] = []
+        self.releases: Counter[Cause] = Counter()
+        self._asked = False
+
+    def export(self, now: float) -> dict[str, float]:
+        """Under `start_limit/`; nothing before a slot was asked for. The next window begins."""
+        starting, waiting = self.starting.window(now)[0], self.waiting.window(now)[0]
+        self._asked = self._asked or bool(self.waits or waiting)
+        if not self._asked:
+            return {}
+        found = {"start_limit/starting_mean": starting, "start_limit/waiting_mean": waiting}
+        if self.waits:
+            waits = np.array(self.waits)
+            found["start_limit/wait_seconds_p50"] = float(np.percentile(waits, 50))
+            found["start_limit/wait_seconds_p90"] = float(np.percentile(waits, 90))
+            found["start_limit/wait_seconds_max"] = float(waits.max())
+        found |= {f"start_limit/releases/{cause}": float(self.releases[cause]) for cause in CAUSES}
+        self.waits.clear()
+        self.releases.clear()
+        return found
 
 
 class StartLimit:
@@ -54,16 +83,14 @@ class StartLimit:
         self._clock = clock
         self._free = slots
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._starting, self._waiting = Gauge(clock()), Gauge(clock())
-        self._waits: list[float] = []
-        self._releases: Counter[Cause] = Counter()
+        self._windows: dict[Phase, StartWindow] = {"train": StartWindow(clock()), "eval": StartWindow(clock())}
         self._all: Counter[Cause] = Counter()
         self._warned: set[str] = set()
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[StartSlot]:
+    async def slot(self, phase: Phase = "train") -> AsyncIterator[StartSlot]:
         """Hold a slot until the rollout's first model call, at most for the block."""
-        slot = StartSlot(self, await self._acquire())
+        slot = StartSlot(self, await self._acquire(self._windows[phase]), phase)
         timer = asyncio.get_running_loop().call_later(self._timer_seconds, slot.release, "timer")
         try:
             yield slot
@@ -74,7 +101,7 @@ class StartLimit:
             timer.cancel()
             slot.release("end")
 
-    async def _acquire(self) -> float:
+    async def _acquire(self, window: StartWindow) -> float:
         waited = 0.0
         if self._free and not self._waiters:
             self._free -= 1
@@ -82,7 +109,7 @@ class StartLimit:
             since = self._clock()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            self._waiting.add(1, since)
+            window.waiting.add(1, since)
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -92,16 +119,17 @@ class StartLimit:
                     self._waiters.remove(waiter)
                 raise
             finally:
-                self._waiting.add(-1, self._clock())
+                window.waiting.add(-1, self._clock())
             waited = self._clock() - since
-        self._starting.add(1, self._clock())
-        self._waits.append(waited)
+        window.starting.add(1, self._clock())
+        window.waits.append(waited)
         return waited
 
-    def give_back(self, cause: Cause) -> None:
+    def give_back(self, cause: Cause, phase: Phase = "train") -> None:
         """A slot is free again."""
-        self._starting.add(-1, self._clock())
-        self._releases[cause] += 1
+        window = self._windows[phase]
+        window.starting.add(-1, self._clock())
+        window.releases[cause] += 1
         self._all[cause] += 1
         self._pass_on()
         self._warn(cause)
@@ -128,21 +156,9 @@ class StartLimit:
                 counted,
             )
 
-    def window(self) -> dict[str, float]:
-        """What happened since the last call, under `start_limit/`; nothing before a slot was asked for."""
-        starting, waiting = self._starting.window(self._clock())[0], self._waiting.window(self._clock())[0]
-        if not self._all and not self._waits and not starting and not waiting:
-            return {}
-        found = {"start_limit/starting_mean": starting, "start_limit/waiting_mean": waiting}
-        if self._waits:
-            waits = np.array(self._waits)
-            found["start_limit/wait_seconds_p50"] = float(np.percentile(waits, 50))
-            found["start_limit/wait_seconds_p90"] = float(np.percentile(waits, 90))
-            found["start_limit/wait_seconds_max"] = float(waits.max())
-        found |= {f"start_limit/releases/{cause}": float(self._releases[cause]) for cause in CAUSES}
-        self._waits.clear()
-        self._releases.clear()
-        return found
+    def window(self, phase: Phase = "train") -> dict[str, float]:
+        """What a phase's rollouts did since the last call, under `start_limit/`; nothing before a slot was asked."""
+        return self._windows[phase].export(self._clock())
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from platoon.config import ConfigError
-from platoon.stats.export import COLUMNS, NoStatistics, export, read_statistics, show
+from platoon.stats.export import NoStatistics, export, read_statistics, show
 from platoon.stats.jsonl import append_row
 from platoon.stats.passk import informative_at
 from platoon.stats.schema import EntryInfo
@@ -21,6 +21,13 @@ from platoon.stats.store import TaskStatsStore
 from tests.stats.groups import group, scored
 
 OLD_RUN = Path(__file__).parent / "fixtures" / "run-written-by-platoon-0.4.0"
+
+
+HEADER = (
+    "task_id,entry,label,groups,reported_groups,attempts,passes,informative_groups,all_pass_groups,all_fail_groups,"
+    "uniform_mixed_groups,uniform_streak,no_evidence_streak,drawn,outstanding,fate_consumed,fate_stale,fate_failed,"
+    "fate_skipped,fate_lost,fate_rejected,group_size,pass_rate,pass_at_G,informative_at_G,newest_version"
+)
 
 
 def make_run(run_dir: Path) -> TaskStatsStore:
@@ -61,17 +68,21 @@ def test_export_in_every_format(tmp_path: Path) -> None:
     text = export(tmp_path, "csv")
     assert text is not None
     assert "\r" not in text
+    lines = text.split("\n")
+    assert lines[0] == HEADER
+    assert lines[2].startswith("a,e,y,2,2,4,4,0,2,0,0,2,0,2,2,0,0,0,0,0,0,2,")
+    assert lines[2].endswith(",3")
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert list(rows[0]) == list(COLUMNS)
     assert [row["task_id"] for row in rows] == ["b", "a", 'odd,"id"']
     assert (rows[2]["newest_version"], rows[2]["label"]) == ("", "")
     lines = (export(tmp_path, "jsonl") or "").splitlines()
     first = json.loads(lines[0])
-    assert list(first) == list(COLUMNS)
+    assert ",".join(first) == HEADER
     assert first["informative_at_G"] == informative_at(*store.posterior("b", now=4), 2)
     assert (first["groups"], first["outstanding"], first["fate_consumed"], first["newest_version"]) == (1, 0, 1, 3)
     assert export(tmp_path, "parquet", tmp_path / "out" / "tasks.parquet") is None
     frame = pl.read_parquet(tmp_path / "out" / "tasks.parquet")
+    assert ",".join(frame.columns) == HEADER
     assert frame.to_dicts() == [json.loads(line) for line in lines]
     assert export(tmp_path, "csv", tmp_path / "tasks.csv") is None
     assert (tmp_path / "tasks.csv").read_text() == text

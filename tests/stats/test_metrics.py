@@ -86,6 +86,13 @@ def test_reward_keys_go_on_at_zero() -> None:
     assert (second["batch/reward_key/a--b"], second["batch/reward_key/reward"]) == (0, 1)
 
 
+def test_labels_beyond_the_64th_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(label_prefixes(map(str, range(64)))) == 64
+    assert caplog.text == ""
+    assert list(label_prefixes([*map(str, range(65)), "64"]))[:2] == ["64", "0"]
+    assert "65 labels: the 64 most frequent have metrics of their own" in caplog.text
+
+
 def test_kinds_and_labels() -> None:
     def item(rewards: list[float], label: str, **more: Any) -> Dequeued:
         return Dequeued(credited(*rewards, label=label), group(0, "t", [scored(r) for r in rewards]), **more)

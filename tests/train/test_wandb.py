@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from platoon.stats.jsonl import read_jsonl
+from platoon.stats.tables import read_table
 from platoon.train.run import train_run
 from platoon.train.sinks import WandbSink
 from tests.train.running import loaded, run_dir
@@ -73,7 +74,8 @@ async def test_metrics_config_and_run_id_arrive(tmp_path: Path) -> None:
     assert {1, 2} <= set(logged)
     assert 0.0 <= logged[1]["train/batch/task_reward/avg"] <= 1.0
     assert logged[2]["progress/done_frac"] == 1.0
-    assert "eval/task_reward" in {key for row in logged.values() for key in row}
+    in_wandb = {key for row in logged.values() for key in row if not key.startswith("_")}
+    assert in_wandb == set(read_table(directory, "metrics")["key"]), "the table and W&B hold the same series"
     (run,) = (record.run for record in records(directory) if record.WhichOneof("record_type") == "run")
     rows = read_jsonl(directory / "checkpoints.jsonl").rows
     assert {row["wandb_run_id"] for row in rows} == {run.run_id}
