@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from platoon.config import ConfigError, EnvironmentConfig, WorkflowConfig
+from platoon.config import ConfigError, EnvironmentConfig, Loaded, WorkflowConfig
 from platoon.draw.pool import build_pool
 from platoon.envs.listing import Listing, TaskRow
 from platoon.train.environments import Environments, Played
@@ -139,6 +140,31 @@ def test_held_out_tasks_stay_held_out(ids: str, held: str | None, text: str | No
     problems = bound(tmp_path, ids, held, resuming=True)
     assert len(problems) == (text is not None)
     assert text is None or text in problems[0]
+
+
+async def test_a_run_keeps_the_hold_out_it_began_with(tmp_path: Path) -> None:
+    def start(steps: int, holdout: int) -> Loaded:
+        kwargs = {"holdout": holdout} if holdout else {}
+        entry = {"service": "saying:HeldOut", "service_kwargs": kwargs, "harness": "platoon-react"}
+        about = {"train__max_training_steps": steps, "eval__every": 5, "eval__at_start": False}
+        return loaded(tmp_path, **about, environments=[entry])
+
+    assert (await train_run(start(1, 3))).status == "finished"
+    held = ["train-ada", "train-ben", "train-cy"]
+    record = json.loads((run_dir(tmp_path) / IDENTITY).read_text())["environments"]["default"]
+    assert (record["held_out"], record["eval"]) == (held, held)
+    assert record["eval_digest"] == hashlib.sha256("\n".join(held).encode()).hexdigest()
+    for holdout, reason in (
+        (2, "environments[default]: held-out tasks would now train: train-cy"),
+        (0, "environments[default]: held-out tasks would now train: train-ada, train-ben, train-cy"),
+        (4, "environments[default]: tasks are newly held out, and this run may have trained on them: train-dan"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            await train_run(start(2, holdout))
+        assert refused.value.problems == [reason]
+        lock = json.loads((run_dir(tmp_path) / "lock.json").read_text())
+        assert lock["resume_refused"] == {"identity": str(run_dir(tmp_path) / IDENTITY), "problems": [reason]}
+    assert (await train_run(start(2, 3))).steps == 2
 
 
 def test_a_run_that_began_without_a_hold_out_cannot_add_one(tmp_path: Path) -> None:

@@ -59,6 +59,21 @@ class Saying:
         return Session(task, rollout_id)
 
 
+class HeldOut(Saying):
+    """The first `holdout` words are evaluated on and never train."""
+
+    def __init__(self, holdout: int = 0) -> None:
+        self._holdout = holdout
+
+    async def list_tasks(self, split: str) -> list[str]:
+        ids = await super().list_tasks("train")
+        return ids[self._holdout :] if split == "train" else ids[: self._holdout] or await super().list_tasks(split)
+
+    def hold_out_record(self) -> Mapping[str, Any]:
+        held = [f"train-{word.lower()}" for word in WORDS[: self._holdout]]
+        return {"holdout": self._holdout, "dataset": "words", "held_out": held}
+
+
 class StuckSession(Session):
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         await asyncio.Event().wait()
