@@ -164,7 +164,7 @@ async def test_a_run_keeps_the_hold_out_it_began_with(tmp_path: Path) -> None:
         assert refused.value.problems == [reason]
         lock = json.loads((run_dir(tmp_path) / "lock.json").read_text())
         assert lock["resume_refused"] == {"identity": str(run_dir(tmp_path) / IDENTITY), "problems": [reason]}
-    assert (await train_run(start(2, 3))).steps == 2
+    assert (await train_run(start(2, 3))).status == "finished"
 
 
 def test_a_run_that_began_without_a_hold_out_cannot_add_one(tmp_path: Path) -> None:
