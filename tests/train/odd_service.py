@@ -21,7 +21,8 @@ from platoon.service.engines import load_engine
 
 @dataclass
 class Habits:
-    """What the server does otherwise. `missing`: path parts answered 404. `refused`: path part to (status, words)."""
+    """What the server does otherwise. `missing`: path parts answered 404. `refused`: path part to (status, words).
+    `lost_replies`: paths whose next answer, once the request was carried out, is HTTP 503; one entry a time."""
 
     missing: tuple[str, ...] = ()
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -29,7 +30,8 @@ class Habits:
     silent_about_context: bool = False
     metrics_with_domain: bool = False
     adapters_full_times: int = 0
-    lose_save_reply: bool = False
+    unique_names: bool = False
+    lost_replies: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
 
@@ -52,7 +54,7 @@ class Layer:
                 await answer(send, status, {"detail": words})
                 return
         body = await whole(receive)
-        if path == "save_weights" and (refused := self._repeated(body)):
+        if path == "save_weights" and self._habits.unique_names and (refused := self._repeated(body)):
             await answer(send, 409, refused)
             return
         start: Message = {}
@@ -69,8 +71,8 @@ class Layer:
                 sent += message.get("body", b"")
 
         await self._app(scope, replay, catch)
-        if path == "save_weights" and self._habits.lose_save_reply:
-            self._habits.lose_save_reply = False
+        if path in self._habits.lost_replies:
+            self._habits.lost_replies.remove(path)
             await answer(send, 503, {"detail": "the proxy lost the reply"})
             return
         sent = self._changed(path, sent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,33 @@ async def test_metrics_lose_the_servers_domain(opened: Opened) -> None:
         assert [len(row) for row in logprobs] == [2]
         step = session.submit_optim_step(AdamParams(grad_clip_norm=1.0), 1e-4)
         assert "grad_norm" in await session.optim_step_result(step, 60)
+
+
+async def test_a_request_whose_reply_was_lost_counts_once(tmp_path: Path) -> None:
+    found = []
+    for lost in ([], ["forward_backward", "optim_step"]):
+        with odd_service(tmp_path / str(len(lost)), Habits(lost_replies=lost)) as url:
+            session = await ServiceSession.open(ServiceAddress.embedded(url), run="test")
+            await session.create("platoon-tiny", 32)
+            for _ in range(2):
+                done = session.submit_forward_backward([datum(1.0, -1.0, 0.5)], "importance_sampling", {})
+                logprobs, _ = await session.forward_backward_result(done, 60, [3])
+                await session.optim_step_result(session.submit_optim_step(AdamParams(), 1e-2), 60)
+            await session.close()
+        assert lost == []
+        found.append(logprobs[0].tolist())
+    assert found[0] == found[1]
+
+
+async def test_a_service_that_stays_silent_or_fails_is_named(opened: Opened) -> None:
+    async with opened(Habits()) as session:
+        silent: Future[Any] = Future()
+        with pytest.raises(ServiceError, match=r"optim_step: no result from http://127\.0\.0\.1:\d+ within 0 s"):
+            await session.optim_step_result(silent, 0.01)
+        done = session.submit_forward_backward([datum(float("nan"), 1.0)], "cispo", {})
+        step = session.submit_optim_step(AdamParams(), 1e-4)
+        with pytest.raises(ServiceError, match=r"(forward_backward|optim_step): .*finite"):
+            await asyncio.gather(session.forward_backward_result(done, 60, [2]), session.optim_step_result(step, 60))
 
 
 async def test_full_adapters_are_waited_for(tmp_path: Path) -> None:
