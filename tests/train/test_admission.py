@@ -20,7 +20,7 @@ from platoon.stats.schema import EntryInfo
 from platoon.stats.store import TaskStatsStore
 from platoon.stats.tables import read_table
 from platoon.testing.audit import audit_run
-from platoon.train.admitting import AdmissionMetrics
+from platoon.train.admitting import AdmissionMetrics, admission_warnings
 from platoon.train.dispatch import Settled
 from platoon.train.run import train_run
 from tests.train.running import loaded, run_dir
@@ -127,3 +127,20 @@ def test_a_step_counts_whole_groups(batch_size: int, most: float, cap: int, tmp_
     given = loaded(tmp_path, train__batch_size=batch_size, train__refill__max_groups_per_step=most)
     assert isinstance(given.config, TrainRun)
     assert given.config.train.groups_per_step_cap == cap
+
+
+@pytest.mark.parametrize(
+    ("train", "warned"),
+    [
+        ({}, False),
+        ({"loss_fn": "ppo", "loss_fn_config": {"clip_high_threshold": 2}}, False),
+        ({"loss_fn": "dro"}, True),
+        ({"loss_fn_config": {"beta": 0.1}}, True),
+        ({"loss_fn": "dro", "group_admission": "all"}, False),
+    ],
+)
+def test_a_rule_under_a_loss_that_learns_at_zero_advantage_is_warned_about(train: dict[str, Any], warned: bool) -> None:
+    base = {"model_name": "m", "renderer_name": "r", "group_admission": "informative"}
+    found = admission_warnings(TrainRun.model_validate({"train": {**base, **train}}))
+    text = f"train.group_admission: the loss {train.get('loss_fn', 'cispo')} is not zero at zero advantages"
+    assert [one.partition(", so that")[0] for one in found] == ([text] if warned else [])
