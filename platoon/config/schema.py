@@ -55,7 +55,8 @@ def below(annotation: Any, key: str | int) -> Any:
     """The type under `key`; Any where the schema leaves it open, None where there is no such key."""
     for member in members(annotation):
         if isinstance(member, type) and issubclass(member, Section):
-            field = member.model_fields.get(str(key))
+            old = member.DEPRECATED.get(str(key))
+            field = member.model_fields.get(old.renamed_to if old is not None and old.renamed_to else str(key))
             return None if field is None else field.annotation
         origin, args = get_origin(member), get_args(member)
         if origin is dict:

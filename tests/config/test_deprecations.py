@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field
 
+from platoon.config import load_partial
 from platoon.config.base import Section
 from platoon.config.deprecations import DeprecatedKey, replace_deprecated, without_unused
 
@@ -88,3 +90,10 @@ def test_a_key_counts_as_set_though_it_is_null_and_only_the_former_default_gives
         "inner.size is deprecated, and is ignored: the new key is set, too; use inner.group_size "
         "(platoon 0.6.0 removes it)"
     )
+
+
+def test_an_override_of_a_renamed_key_is_read_by_the_type_of_its_new_name(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("inner: {size: 3}\n", encoding="utf-8")
+    loaded = load_partial(tmp_path / "x.yaml", ["inner.size=none"], schema=Outer)
+    assert loaded.config == Outer(inner=Inner(group_size=None))
+    assert [one.path for one in loaded.deprecations] == [("inner", "size")]
