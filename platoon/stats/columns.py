@@ -27,6 +27,7 @@ class TaskColumns:
         size = len(task_ids)
         self.groups_N: Counts = np.zeros(size, np.int64)
         self.outstanding_N: Counts = np.zeros(size, np.int64)
+        self.reported_N: Counts = np.zeros(size, np.int64)
         self.silent_N: Counts = np.zeros(size, np.int64)
         self.version_N: Counts = np.full(size, NO_VERSION, np.int64)
         self._passes_N: Vector = np.zeros(size)
@@ -48,6 +49,7 @@ class TaskColumns:
             i = self._index[task_id]
             counts, evidence = self._store.counts(task_id), self._store.evidence(task_id)
             self.groups_N[i], self.outstanding_N[i] = counts.groups, counts.outstanding
+            self.reported_N[i] = self._store.reported(task_id)
             self.silent_N[i] = counts.no_evidence_streak
             self._passes_N[i], self._fails_N[i] = evidence.first, evidence.second
             self.version_N[i] = NO_VERSION if evidence.version is None else evidence.version

@@ -22,16 +22,10 @@ def informative_at(alpha: float, beta: float, k: int) -> float:
     return max(0.0, pass_at(alpha, beta, k) - _all_alike(alpha, alpha + beta, k))
 
 
-def band(alpha: float, beta: float) -> str:
-    """Band of the expected pass rate: zero <= 0.05 < low <= 0.2 < mid < 0.8 <= high < 0.95 <= solved."""
-    rate = alpha / (alpha + beta)
-    if rate <= 0.05:
-        return "zero"
-    if rate <= 0.2:
-        return "low"
-    if rate < 0.8:
-        return "mid"
-    return "high" if rate < 0.95 else "solved"
+def bands(rate_N: Vector) -> Counts:
+    """Number in `PASS_BANDS` of each pass rate: zero <= 0.05 < low <= 0.2 < mid < 0.8 <= high < 0.95 <= solved."""
+    found: Counts = np.sum((rate_N > 0.05, rate_N > 0.2, rate_N >= 0.8, rate_N >= 0.95), axis=0, dtype=np.int64)
+    return found
 
 
 def pass_at_k_estimate(passes: int, attempts: int, k: int) -> float:

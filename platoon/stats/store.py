@@ -6,15 +6,11 @@ which groups happened to finish. No clock, no files; `snapshot` and `load` carry
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from platoon.stats.decayed import Decayed
-from platoon.stats.passk import PASS_BANDS, Counts, Vector, band, pass_at_array
 from platoon.stats.schema import EntryInfo, Fate, GroupRecord
 from platoon.stats.totals import GroupTotals, TaskCounts, TaskStats, TaskTotals, Totals
 
@@ -161,6 +157,14 @@ class TaskStatsStore:
         task = self._tasks.get(task_id)
         return task.entry if task is not None else None
 
+    def label_of(self, task_id: str) -> str | None:
+        """A task's label. KeyError when it is not in the pool."""
+        return self._tasks[task_id].label
+
+    def reported(self, task_id: str) -> int:
+        """Groups of a task that had members. KeyError when it is not in the pool."""
+        return self._tasks[task_id].reported
+
     def entry(self, name: str) -> GroupTotals:
         return GroupTotals(**self._entries[name].fields(self.half_life))
 
@@ -198,39 +202,6 @@ class TaskStatsStore:
         rate = self.prior_rate(task.entry if task is not None else None, now=now)
         passes, fails = task.evidence.read(now, self.half_life) if task is not None else (0.0, 0.0)
         return self.prior_strength * rate + passes, self.prior_strength * (1.0 - rate) + fails
-
-    def posteriors(self, task_ids: Sequence[str], *, now: int) -> tuple[Vector, Vector]:
-        """`posterior` of many tasks of the pool: alpha float64[N] and beta float64[N]."""
-        rates = {entry: self.prior_rate(entry, now=now) for entry in {self._tasks[i].entry for i in task_ids}}
-        rate_N = np.array([rates[self._tasks[i].entry] for i in task_ids], np.float64)
-        evidence = [self._tasks[i].evidence.read(now, self.half_life) for i in task_ids]
-        evidence_N2 = np.array(evidence, np.float64).reshape(-1, 2)
-        strength = self.prior_strength
-        return strength * rate_N + evidence_N2[:, 0], strength * (1.0 - rate_N) + evidence_N2[:, 1]
-
-    def step_metrics(self, *, now: int, prefixes: Mapping[str, str] | None = None) -> dict[str, float]:
-        """`tasks/*` over all tasks, and under `tasks/<prefix>/` for each label in `prefixes`."""
-        found = self._pool_metrics(list(self._tasks), now, "tasks/")
-        by_label: dict[str | None, list[str]] = {}
-        for task_id, task in self._tasks.items():
-            by_label.setdefault(task.label, []).append(task_id)
-        for label, prefix in (prefixes or {}).items():
-            found |= self._pool_metrics(by_label.get(label, []), now, f"tasks/{prefix}/")
-        return found
-
-    def _pool_metrics(self, task_ids: list[str], now: int, prefix: str) -> dict[str, float]:
-        seen = [i for i in task_ids if self._tasks[i].reported > 0]
-        silent = sum(self._tasks[i].no_evidence_streak >= self.no_evidence_limit for i in task_ids)
-        bands: Counter[str] = Counter()
-        found = {"coverage": len(seen) / len(task_ids) if task_ids else 0.0, "no_evidence": float(silent)}
-        if seen:
-            alpha_N, beta_N = self.posteriors(seen, now=now)
-            size_N: Counts = np.array([self.group_size(self._tasks[i].entry) for i in seen], np.int64)
-            found["pass_at_1"] = float((alpha_N / (alpha_N + beta_N)).mean())
-            found["pass_at_G"] = float(pass_at_array(alpha_N, beta_N, size_N).mean())
-            bands.update(band(alpha, beta) for alpha, beta in zip(alpha_N.tolist(), beta_N.tolist(), strict=True))
-        found |= {f"bands/{name}": float(bands[name]) for name in PASS_BANDS}
-        return {prefix + key: value for key, value in found.items()}
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from platoon.stats.metrics import (
     record_group_stats,
     workload_metrics,
 )
+from platoon.stats.pool import PoolMetrics
 from platoon.stats.store import TaskStatsStore
 from platoon.stats.tracker import Tracker
 from platoon.train.admitting import AdmissionMetrics
@@ -58,6 +59,7 @@ class StepMetrics:
 
     def __post_init__(self) -> None:
         self._stale = StaleWarning(self.config.train.max_staleness)
+        self._pool = PoolMetrics(self.store, self.prefixes)
         self._began = self._logged = self.clock()
 
     def of(self, work: StepWork, state: LoopState) -> dict[str, float]:
@@ -71,7 +73,7 @@ class StepMetrics:
             **kind_metrics(items, self.prefixes),
             **self._censoring(work, items),
             **self._workload(items, submitted),
-            **self.store.step_metrics(now=state.policy_version, prefixes=self.prefixes),
+            **self._pool.at(state.policy_version),
             **self._parked(),
             **self.driver.blocked_shares(),
             **sampled,

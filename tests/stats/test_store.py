@@ -7,12 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from platoon.stats.columns import TaskColumns
 from platoon.stats.decayed import Decayed
-from platoon.stats.passk import band, informative_at, pass_at, pass_at_k_estimate
+from platoon.stats.passk import PASS_BANDS, bands, informative_at, pass_at, pass_at_k_estimate
+from platoon.stats.pool import PoolMetrics
 from platoon.stats.schema import EntryInfo, GroupRecord
 from platoon.stats.snapshot import SnapshotError, read_recorded, read_snapshot, write_snapshot
 from platoon.stats.store import TaskStatsStore
@@ -76,7 +79,7 @@ def test_golden_posteriors() -> None:
     assert store.posterior("hard::0", now=3) == (0.9149531101920019, 4.8333821580285985)
     assert store.posterior("hard::1", now=3) == (3.8091810514225517, 5.853442465148849)
     assert store.posterior("hard::4", now=3) == (0.9149531101920019, 1.0850468898079981)
-    alpha, beta = store.posteriors(store.task_ids(), now=3)
+    alpha, beta = TaskColumns(store, store.task_ids()).posterior(np.arange(6), now=3)
     for index, task_id in enumerate(store.task_ids()):
         assert (alpha[index], beta[index]) == pytest.approx(store.posterior(task_id, now=3), rel=1e-14)
 
@@ -192,12 +195,13 @@ def test_streaks_kinds_means_and_history() -> None:
 
 def test_step_metrics() -> None:
     store = make_store()
-    empty = store.step_metrics(now=0)
+    pool = PoolMetrics(store, {"h": "environment/h", "x": "environment/x"})
+    empty = pool.at(0)
     assert (empty["tasks/coverage"], empty["tasks/bands/mid"]) == (0.0, 0.0)
     assert "tasks/pass_at_1" not in empty
     store.settle(passing(0, "hard::0", 2, 0))
     store.settle(passing(1, "hard::1", 4, 0))
-    found = store.step_metrics(now=0, prefixes={"h": "environment/h", "x": "environment/x"})
+    found = pool.at(0)
     rates = [store.posterior(f"hard::{i}", now=0) for i in (0, 1)]
     assert found["tasks/coverage"] == 2 / 6
     assert found["tasks/pass_at_1"] == pytest.approx(sum(a / (a + b) for a, b in rates) / 2)
@@ -212,7 +216,7 @@ def test_step_metrics() -> None:
     [(0.05, "zero"), (0.051, "low"), (0.2, "low"), (0.21, "mid"), (0.8, "high"), (0.94, "high"), (0.95, "solved")],
 )
 def test_bands(rate: float, name: str) -> None:
-    assert band(rate, 1 - rate) == name
+    assert PASS_BANDS[int(bands(np.array([rate]))[0])] == name
 
 
 def test_pass_at_k_of_counts() -> None:
