@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -107,7 +106,8 @@ async def with_retries(
 
     # the SDK wraps transport errors in its own and in ValueError
     asked = (tinker.TinkerError, ValueError, RuntimeError, OSError, TimeoutError, httpx.HTTPError)
-    deadline = time.monotonic() + OPEN_TIMEOUT_SECONDS
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + OPEN_TIMEOUT_SECONDS
     for number in range(1_000_000):
         try:
             return await attempt()
@@ -116,7 +116,7 @@ async def with_retries(
             if refused is not None:
                 raise refused from error
             wait = RETRY_WAITS[min(number, len(RETRY_WAITS) - 1)]
-            if not retryable(error) or time.monotonic() + wait > deadline:
+            if not retryable(error) or clock() + wait > deadline:
                 raise
             log.warning("%s: %s; trying again in %.0f s", asked_for, str(error)[:500], wait)
         try:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+import tinker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +22,7 @@ from platoon.config.service_address import ServiceAddress
 from platoon.credit import Datum
 from platoon.gateway.sampling import SamplingParams
 from platoon.train.checkpoints import Checkpoint
-from platoon.train.failures import DeletionUnsupported, ServiceError, retryable, with_retries
+from platoon.train.failures import DeletionUnsupported, ServiceError, refused_key, retryable, with_retries
 from platoon.train.opening import open_session
 from platoon.train.quirks import for_sequence_mean, metric_name, sampler_kind, target_logprobs, unique_name
 from platoon.train.service import ServiceSession
@@ -205,6 +208,61 @@ async def test_a_stop_ends_the_wait_for_a_service(tmp_path: Path) -> None:
 
     assert await with_retries(attempt, ServiceAddress.embedded("http://127.0.0.1:9"), "a session", stop) is None
     assert calls == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"detail": "no such key tml-secret"}, "no such key $TINKER_API_KEY"),
+        ({"error": {"message": "expired"}}, "expired"),
+        ({"message": "blocked"}, "blocked"),
+        ({"code": 7}, "{'code': 7}"),
+        ("plain", "plain"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_refused_key_is_told_in_the_services_words(body: object, words: str, wrapped: bool) -> None:
+    address = ServiceAddress("https://host:8443/base", "tml-secret", "TINKER_API_KEY")
+    error: Exception = tinker.AuthenticationError(
+        "401", response=httpx.Response(401, request=httpx.Request("POST", "https://host:8443/x")), body=body
+    )
+    if wrapped:
+        error, error.__cause__ = ValueError("could not open"), error
+    refused = refused_key(error, address, "a session")
+    assert refused is not None
+    assert refused.problems == [
+        f"TINKER_API_KEY was refused by https://host:8443 (HTTP 401) when asked for a session: {words}"
+    ]
+
+
+class Hurried(asyncio.SelectorEventLoop):
+    """Nobody waits: the clock jumps to the next timer."""
+
+    def __init__(self) -> None:
+        selector = selectors.DefaultSelector()
+        super().__init__(selector)
+        self._now, select = 0.0, selector.select
+
+        def at_once(timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            self._now += timeout or 0.0
+            return select(0)
+
+        selector.select = at_once  # type: ignore[method-assign]
+
+    def time(self) -> float:
+        return self._now
+
+
+def test_a_service_that_is_not_ready_is_asked_for_twenty_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    async def attempt() -> int:
+        raise ConnectionError("x" * 600)
+
+    with asyncio.Runner(loop_factory=Hurried) as runner, pytest.raises(ConnectionError):
+        runner.run(with_retries(attempt, ServiceAddress.embedded("http://a"), "a session", asyncio.Event()))
+    said = [record.getMessage() for record in caplog.records]
+    waits = [float(text.removesuffix(" s").rpartition(" ")[2]) for text in said]
+    assert waits == [5, 10, 20, 40, *[60] * 18]
+    assert all(text.count("x") == 500 for text in said)
 
 
 @given(st.lists(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=6), min_size=1, max_size=5))
