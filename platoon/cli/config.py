@@ -11,7 +11,7 @@ from typing import Literal
 import cyclopts
 
 from platoon.cli.loading import load_config, report_deprecation
-from platoon.cli.printing import as_json
+from platoon.cli.printing import JsonOutput, as_json
 from platoon.config import ConfigError, EnvironmentConfig, EvalRun, Loaded, Section, TrainRun, add_project_path
 from platoon.config.deprecations import without_unused
 from platoon.config.effective import Phase, effective_settings, entry_settings, named_paths, not_applied, sets_anything
@@ -58,8 +58,10 @@ def show(
     built = loaded.config
     entries = built.environments if isinstance(built, TrainRun | EvalRun) else ()
     if entry is not None:
+        if not isinstance(loaded, Loaded):
+            raise ConfigError(f"--entry {entry}: {config} is no training or evaluation config, so no run plays it")
         found = [one for one in entries if one.label == entry]
-        if not found or not isinstance(loaded, Loaded):
+        if not found:
             raise ConfigError(f"--entry {entry}: the entries are {', '.join(one.label for one in entries) or 'none'}")
         print("\n".join(entry_blocks(loaded, found[0])))
         return 0
@@ -128,7 +130,7 @@ def validate(
     resolve: bool = True,
     strict: bool = False,
     tasks: bool = False,
-    json_output: bool = False,
+    json_output: JsonOutput = False,
 ) -> int:
     """Check configuration files: `ok` or `FAIL` for each, with every problem.
 

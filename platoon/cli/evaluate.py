@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from platoon.cli.loading import load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
+from platoon.cli.loading import check_key, load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
 from platoon.cli.prepare import prepared
 
 
@@ -40,6 +40,7 @@ def evaluate(
         print("platoon: nothing is prepared for stage report", file=sys.stderr)
     if not reports:
         refuse_unisolated(loaded)
+        check_key(loaded)
     if prepare and not reports and (failed := prepared(loaded)) != 0:
         return failed
     with told_to_prepare(config, overrides):

@@ -9,15 +9,23 @@ from typing import Any, Literal
 import cyclopts
 
 from platoon.cli.builtins import builtins
-from platoon.cli.printing import as_json, table
+from platoon.cli.printing import JsonOutput, as_json, table
 from platoon.config.problems import ConfigError, nearest
 
 Kind = Literal["harness", "program", "environment", "reward_processor", "task_sampler", "group_admission"]
+USED_IN = {
+    "harness": "environments.*.harness",
+    "program": "environments.*.program",
+    "environment": "environments.*.env",
+    "reward_processor": "environments.*.reward_processor",
+    "task_sampler": "train.task_sampler, environments.*.task_sampler",
+    "group_admission": "train.group_admission, environments.*.group_admission",
+}
 app = cyclopts.App(name="extensions", help="Components that installed distributions bring.")
 
 
 @app.command(name="list")
-def list_extensions(*, kind: Kind | None = None, json_output: bool = False) -> int:
+def list_extensions(*, kind: Kind | None = None, json_output: JsonOutput = False) -> int:
     """List built-in and installed components; none is imported.
 
     Parameters
@@ -39,7 +47,7 @@ def list_extensions(*, kind: Kind | None = None, json_output: bool = False) -> i
 
 
 @app.command
-def show(name: str, /, *, kind: Kind | None = None, load: bool = False, json_output: bool = False) -> int:
+def show(name: str, /, *, kind: Kind | None = None, load: bool = False, json_output: JsonOutput = False) -> int:
     """Show a component by name.
 
     Parameters
@@ -63,7 +71,7 @@ def show(name: str, /, *, kind: Kind | None = None, load: bool = False, json_out
         raise ConfigError(f"no component is named {name!r}" + (f"; did you mean {close}?" if close else ""))
 
     def about(row: Component) -> dict[str, Any]:
-        record: dict[str, Any] = {**asdict(row), "entry_point": None, "error": None}
+        record = {**asdict(row), "entry_point": None, "used_in": USED_IN[row.kind], "registers": None, "error": None}
         if row.builtin:
             return record
         record["entry_point"] = {"group": GROUPS[row.kind], "name": row.name, "value": row.value}

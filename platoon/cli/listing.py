@@ -9,7 +9,7 @@ from typing import Any
 
 import cyclopts
 
-from platoon.cli.printing import as_json, table
+from platoon.cli.printing import JsonOutput, as_json, table
 from platoon.config.problems import ConfigError
 
 harness_app = cyclopts.App(name="harness", help="Harnesses that an environment entry can name.")
@@ -26,7 +26,7 @@ _SCHEMES = (
 
 
 @harness_app.command(name="list")
-def list_harnesses(*, json_output: bool = False) -> int:
+def list_harnesses(*, json_output: JsonOutput = False) -> int:
     """List the harnesses: name, kind, distribution, source.
 
     Parameters
@@ -64,7 +64,7 @@ def show_harness(name: str, /) -> int:
 
 
 @program_app.command(name="list")
-def list_programs(*, json_output: bool = False) -> int:
+def list_programs(*, json_output: JsonOutput = False) -> int:
     """List the programs.
 
     Parameters
@@ -102,7 +102,7 @@ def show_program(name: str, /) -> int:
 
 
 @env_app.command(name="list")
-def list_environments(config: Path | None = None, /, *overrides: str, json_output: bool = False) -> int:
+def list_environments(config: Path | None = None, /, *overrides: str, json_output: JsonOutput = False) -> int:
     """List the named environments and the forms a service reference takes; with a configuration, its entries.
 
     Parameters
@@ -137,7 +137,7 @@ def list_environments(config: Path | None = None, /, *overrides: str, json_outpu
 
 
 def _entries(config: Path, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    from platoon.cli.loading import load_config
+    from platoon.cli.config import load_any
 
     return [
         {
@@ -148,7 +148,7 @@ def _entries(config: Path, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
             "program": entry.program,
             "rollout": entry.rollout or ("harness_rollout" if entry.harness else "-"),
         }
-        for entry in load_config(config, overrides).config.environments
+        for entry in getattr(load_any(config, overrides, "auto", None).config, "environments", ())
     ]
 
 

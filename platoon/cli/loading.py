@@ -13,6 +13,7 @@ from typing import Literal
 
 from platoon.config import ConfigError, Loaded, add_project_path, load
 from platoon.config.deprecations import Deprecation, PlatoonDeprecationWarning
+from platoon.config.service_address import is_local, service_address
 from platoon.config.site import isolation_problems
 from platoon.config.warnings import load_warnings
 
@@ -51,6 +52,12 @@ def refuse_unisolated(loaded: Loaded) -> None:
     """ConfigError for sandboxes that would not isolate without the configuration asking for that."""
     if problems := isolation_problems(loaded.site):
         raise ConfigError(problems)
+
+
+def check_key(loaded: Loaded) -> None:
+    """ConfigError, in one line, when the service is elsewhere and its key is missing or cannot be one."""
+    if not is_local(loaded.config.tinker_base_url):
+        service_address(loaded.config.tinker_base_url)
 
 
 @contextmanager

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+JsonOutput = Annotated[bool, Parameter(name=("--json-output", "--json"))]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
-from platoon.cli.loading import load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
+from platoon.cli.loading import check_key, load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
 from platoon.cli.prepare import prepared
+from platoon.cli.printing import JsonOutput, as_json
 
 
 def rollout(
@@ -21,7 +21,7 @@ def rollout(
     model: str | None = None,
     model_path: str | None = None,
     renderer: str | None = None,
-    json_output: bool = False,
+    json_output: JsonOutput = False,
     prepare: bool = False,
 ) -> int:
     """Play one task with the policy of a configuration; 1 when the rollout has no valid score.
@@ -56,12 +56,16 @@ def rollout(
     warn(loaded)
     log_to_stderr()
     refuse_unisolated(loaded)
+    check_key(loaded)
     if prepare and (failed := prepared(loaded)) != 0:
         return failed
     asked = Asked(task, split, output_dir, model, model_path, renderer)
     with told_to_prepare(config, overrides):
         episode, directory = asyncio.run(play(loaded, asked, sys.argv[1:]))
     shown = summary(episode, task)
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if json_output else tree(shown))
+    if json_output:
+        as_json(shown)
+    else:
+        print(tree(shown))
     print(f"platoon: records in {directory}", file=sys.stderr)
     return 0 if episode.outcome.status == "scored" else 1

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from platoon.cli.loading import load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
+from platoon.cli.loading import check_key, load_config, log_to_stderr, refuse_unisolated, told_to_prepare, warn
 from platoon.config import Loaded, RunLock, run_directory
 
 Orchestration = Literal["auto", "require", "off"]
@@ -47,6 +47,7 @@ def train(
         warn(loaded)
     log_to_stderr()
     refuse_unisolated(loaded)
+    check_key(loaded)
     if prepare:
         from platoon.cli.prepare import prepared
 

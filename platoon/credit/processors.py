@@ -15,6 +15,8 @@ from platoon.credit.rollout import RewardProcessor
 from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed, load
 from platoon.extensions.names import check_name, import_string, is_reserved
+from platoon.extensions.registry import registered
+from platoon.extensions.static import name_problem
 from platoon.gateway.dump import trajectory_dict
 from platoon.rollout.trajectory import Trajectory
 
@@ -67,7 +69,7 @@ def get_reward_processor(reference: str) -> RewardProcessor:
 
 def dumped_processor(reference: str) -> ProcessorFn:
     """The same, of trajectories as files hold them. What it returns is checked: TypeError or ValueError."""
-    fn = _import(reference) if ":" in reference else _named(reference)
+    fn = _import(reference) if ":" in reference else _dotted(reference) or _named(reference)
 
     def process(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
         made = fn(trajectory)
@@ -94,6 +96,14 @@ def add_reward_processors(entries: Sequence[EnvironmentConfig], found: Component
         found.add("reward_processor", reference, source=source, label=entry.label)
 
 
+def _dotted(reference: str) -> ProcessorFn | None:
+    """The function of `module.function`, when there is such a module."""
+    module, dot, name = reference.rpartition(".")
+    if not dot or reference in _registered or name_problem(module, name) is not None:
+        return None
+    return _import(f"{module}:{name}")
+
+
 def _named(name: str) -> ProcessorFn:
     if name not in _registered:
         try:
@@ -102,8 +112,10 @@ def _named(name: str) -> ProcessorFn:
             raise ConfigError(str(error)) from error
         if callable(found):
             _registered.setdefault(name, found)
+    if name not in _registered and name in (own := registered("reward_processor")):
+        _registered[name] = own[name]
     if name not in _registered:
-        known = sorted({*_registered, *installed("reward_processor")})
+        known = sorted({*_registered, *installed("reward_processor"), *registered("reward_processor")})
         close = nearest(name, known)
         hint = f"; did you mean {close}?" if close else ""
         raise ConfigError(f"no reward processor is named {name!r}; there are {', '.join(known)}{hint}")

@@ -25,6 +25,7 @@ from platoon.eval.policy import OpenPolicy, provenance, weights_source
 from platoon.eval.records import Judging
 from platoon.eval.report import write_report
 from platoon.eval.tasks import EvalTasks, list_tasks
+from platoon.render import tool_call_parsing
 
 log = logging.getLogger("platoon.eval")
 
@@ -59,6 +60,9 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
     components = resolve_components(config)
     components.check()
     judging = judging_of(config)
+    parsing = tool_call_parsing(
+        config.inference.model_name, config.inference.renderer_name, config.inference.renderer_kwargs
+    )
     tasks = await list_tasks(config)
     output = choose_output(config, loaded.site.runs)
     with RunLock(output, key="inference.output_dir"):
@@ -69,7 +73,8 @@ async def eval_run(loaded: Loaded, open_policy: OpenPolicy, argv: Sequence[str] 
         records = {**start_records(loaded), **components.records()}
         judges = {"enabled": identity["judges"]}
         policy_record = {key: value for key, value in identity.items() if key != "judges"}
-        write_lock(output, argv, **records, policy=policy_record, judges=judges, excluded_tasks=tasks.excluded)
+        records |= {"policy": policy_record, "judges": judges, "excluded_tasks": tasks.excluded, **parsing}
+        write_lock(output, argv, **records)
         owed = await asyncio.to_thread(_owed, config, tasks, output, judging)
         seconds = 0.0
         if owed:

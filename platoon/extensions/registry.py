@@ -65,7 +65,7 @@ def resolve_component(kind: str, reference: Any) -> Any:
     module, dot, attribute = reference.rpartition(".")
     target = reference if ":" in reference else f"{module}:{attribute}" if dot else None
     if target is None:
-        names = sorted(name for found, name in _registered if found == kind)
+        names = sorted(registered(kind))
         close = nearest(reference, names)
         hint = f"; did you mean {close}?" if close else f"; there are {', '.join(names)}" if names else ""
         raise ValueError(
@@ -74,6 +74,11 @@ def resolve_component(kind: str, reference: Any) -> Any:
     with Boundary("extension", quiet=True) as caught:
         return import_string(target)
     raise ValueError(f"{kind} {reference!r} cannot be imported: {caught.text}") from caught.error
+
+
+def registered(kind: str) -> dict[str, Any]:
+    """What is registered of a kind, by name."""
+    return {name: one.value for (found, name), one in _registered.items() if found == kind}
 
 
 class Register(Protocol):

@@ -1,6 +1,6 @@
 """Renderers: messages to prompt tokens and sampled tokens back to messages."""
 
-from platoon.render.build import PRESETS, build_renderer
+from platoon.render.build import PRESETS, build_renderer, tool_call_parsing
 from platoon.render.chat_template import ChatTemplateOptions, ChatTemplateRenderer
 from platoon.render.contract import Message, ParsedReply, Renderer, RenderError, ToolDefinition
 from platoon.render.models import model_directory
@@ -18,4 +18,5 @@ __all__ = [
     "ToolDefinition",
     "build_renderer",
     "model_directory",
+    "tool_call_parsing",
 ]

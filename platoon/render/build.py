@@ -26,6 +26,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def tool_call_parsing(
+    model_name: str, renderer_name: str, renderer_kwargs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """`{"tool_call_parsing": …}` for `lock.json`: how the renderer reads tool calls; {} for one that does not say."""
+    renderer = build_renderer(model_name, renderer_name, renderer_kwargs)
+    record = getattr(renderer, "record", None)
+    if not callable(record):
+        return {}
+    return {"tool_call_parsing": {"model_name": model_name, "renderer_name": renderer_name, **record()}}
+
+
 def build_renderer(
     model_name: str, renderer_name: str = "chat_template", renderer_kwargs: Mapping[str, Any] | None = None
 ) -> Renderer:

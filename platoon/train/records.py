@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from platoon.config import ConfigError, Loaded
 from platoon.config.records import supervisor_pid, update_lock, write_process_record, write_run_record
 from platoon.extensions.components import Components
-from platoon.render import build_renderer
+from platoon.render import tool_call_parsing
 from platoon.train.identity import IDENTITY, bind_identity, overlap_warnings, run_identity
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def record_start(loaded: Loaded, plan: RunPlan, argv: Sequence[str], components:
     """Write the records of a start. ConfigError when the run directory belongs to another run, which lock.json then
     says under `resume_refused`, and for a renderer that cannot be built."""
     run_dir = plan.run_dir
-    records: dict[str, Any] = {**components.records(), **_tool_call_parsing(plan)}
+    policy = plan.config.train
+    parsing = tool_call_parsing(policy.model_name, policy.renderer_name, policy.renderer_kwargs)
+    records: dict[str, Any] = {**components.records(), **parsing}
     if excluded := plan.train.excluded():
         records["excluded_tasks"] = excluded
     write_run_record(loaded, run_dir, argv, **records)
@@ -36,14 +38,3 @@ def record_start(loaded: Loaded, plan: RunPlan, argv: Sequence[str], components:
     if problems:
         update_lock(run_dir, resume_refused={"identity": str(run_dir / IDENTITY), "problems": problems})
         raise ConfigError(problems, f"the run in {run_dir} cannot go on with this configuration")
-
-
-def _tool_call_parsing(plan: RunPlan) -> dict[str, Any]:
-    """How the renderer reads tool calls, for renderers that say."""
-    train = plan.config.train
-    renderer = build_renderer(train.model_name, train.renderer_name, train.renderer_kwargs)
-    record = getattr(renderer, "record", None)
-    if not callable(record):
-        return {}
-    about = {"model_name": train.model_name, "renderer_name": train.renderer_name}
-    return {"tool_call_parsing": {**about, **record()}}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import platoon
 from platoon.cli.app import run
 from platoon.cli.builtins import builtins
 from platoon.extensions.entry_points import installed
@@ -50,7 +51,8 @@ def test_lists_as_tables_and_as_json(capsys: pytest.CaptureFixture[str], tmp_pat
         (["extensions", "list", "--kind", "environment"], "platoon-number-search"),
     ):
         assert word in out(argv, capsys)
-        assert word in json.dumps(json.loads(out([*argv, "--json-output"], capsys)))
+        for flag in ("--json-output", "--json"):
+            assert word in json.dumps(json.loads(out([*argv, flag], capsys)))
     assert "platoon-react" not in out(["extensions", "list", "--kind", "environment"], capsys)
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(GOOD), encoding="utf-8")
@@ -58,6 +60,11 @@ def test_lists_as_tables_and_as_json(capsys: pytest.CaptureFixture[str], tmp_pat
     shown = out(["env", "list", str(path), *change], capsys)
     assert "platoon-react, platoon-noop" in shown
     assert "python://platoon.envs.number_search.env:NumberSearchEnvironment" in shown
+    path.write_text(yaml.safe_dump({"environments": GOOD["environments"]}), encoding="utf-8")
+    row = {"name": "a", "weight": "tasks", "service": "python://platoon.envs.number_search.env:NumberSearchEnvironment"}
+    row |= {"harness": "platoon-react", "program": "single", "rollout": "harness_rollout"}
+    assert json.loads(out(["env", "list", str(path), "--json"], capsys))["entries"] == [row]
+    assert "no run plays it" in out(["config", "show", str(path), "--entry", "a"], capsys, 78)
 
 
 def test_shows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +73,20 @@ def test_shows(capsys: pytest.CaptureFixture[str]) -> None:
     shown = out(["env", "show", "platoon-number-search"], capsys)
     assert shown.startswith("# platoon-number-search@1\n")
     assert yaml.safe_load(shown)["entry"]["agents"] == {"max_depth": 0}
-    assert json.loads(out(["extensions", "show", "platoon-react", "--json-output"], capsys))["builtin"] is True
+    assert json.loads(out(["extensions", "show", "platoon-react", "--json-output"], capsys)) == {
+        "kind": "harness",
+        "name": "platoon-react",
+        "distribution": "platoon",
+        "version": platoon.__version__,
+        "value": "platoon.harness.react:react",
+        "status": "ok",
+        "builtin": True,
+        "requires": [],
+        "entry_point": None,
+        "used_in": "environments.*.harness",
+        "registers": None,
+        "error": None,
+    }
     for argv in (["harness", "show", "nothing"], ["program", "show", "nothing"], ["env", "show", "nothing"]):
         assert "nothing" in out(argv, capsys, 78)
     assert "did you mean platoon-react?" in out(["extensions", "show", "platoon-reakt"], capsys, 78)

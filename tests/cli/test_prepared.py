@@ -53,6 +53,22 @@ def test_training_names_the_command_that_prepares(config: Path, capsys: pytest.C
     assert shlex.split(lines[-1])[3] == "train.batch_size=2"
 
 
+@pytest.mark.parametrize("command", ["train", "eval", "rollout"])
+def test_a_missing_key_is_told_before_anything_is_prepared(
+    command: str, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    content = yaml.safe_load(config.read_text()) | {"tinker_base_url": "http://127.0.0.1:9"}
+    if command == "eval":
+        content["inference"] = {key: content["train"][key] for key in ("model_name", "renderer_name")}
+        del content["train"], content["log_path"]
+    config.write_text(yaml.safe_dump(content))
+    task = ["--task", "t1"] if command == "rollout" else []
+    assert run([command, str(config), "--prepare", *task]) == 78
+    (line,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("platoon: "))
+    assert line.startswith("platoon: TINKER_API_KEY is not set")
+
+
 def test_validate_reports_a_listing_that_fails_in_any_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "validate", str(config)]) == 0
     assert run(["config", "validate", "--tasks", str(config)]) == 78

@@ -10,6 +10,7 @@ import pytest
 from platoon.config import ConfigError
 from platoon.credit import CreditPlugins, CreditSettings, credit_group
 from platoon.credit.processors import delegation, get_reward_processor, reward_processor
+from platoon.registry import register_reward_processor
 from platoon.rollout.trajectory import Trajectory, TrajectoryStep
 from tests.credit.rollouts import member
 
@@ -77,3 +78,12 @@ def test_names_are_kept_apart() -> None:
     assert get_reward_processor("halved-in-tests")(noted(reward=1.0)) == (0.5, {"reward/whole": 1.0})
     with pytest.raises(ValueError, match="already registered"):
         reward_processor("halved-in-tests")(delegation)
+
+
+def test_a_processor_is_also_found_by_its_dotted_path_and_in_the_registry() -> None:
+    expected = (0.5, {"reward/whole": 1.0})
+    assert get_reward_processor(f"{__name__}.halved")(noted(reward=1.0)) == expected
+    register_reward_processor("halved-by-registry", halved)
+    assert get_reward_processor("halved-by-registry")(noted(reward=1.0)) == expected
+    with pytest.raises(ConfigError, match="no reward processor is named 'no_such_module_here"):
+        get_reward_processor("no_such_module_here.halved")

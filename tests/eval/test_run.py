@@ -209,6 +209,7 @@ async def test_an_entrys_reward_processor_makes_its_rewards(tmp_path: Path) -> N
     named = [row for row in lock["components"] if row["kind"] == "reward_processor"]
     assert [(row["ref"], row["environments"]) for row in named] == [("endings:halved", ["a"])]
     assert (lock["judges"], "judges" in lock["policy"]) == ({"enabled": True}, False)
+    assert (lock["tool_call_parsing"]["parser"], lock["tool_call_parsing"]["verified"]) == ("hermes", True)
     alone = (await evaluated(tmp_path, {**content, "stage": "report"})).summary
     assert comparable(summary) == comparable(alone)
     content["environments"][0]["reward_processor"] = "endings:gone"
