@@ -241,10 +241,17 @@ class Dispatcher:
         return None
 
     def _number(self, pick: Pick, position: int, records: list[Record], reissues: Key | None = None) -> Draw:
+        draw = self._draw((self.start, self._next_seq), position, pick, reissues)
+        self._next_seq += 1
+        self._outstanding[draw.key] = draw
+        records.append(Drawn(draw))
+        return draw
+
+    def _draw(self, key: Key, position: int, pick: Pick, reissues: Key | None = None) -> Draw:
         row = self.pool[pick.row_index]
-        draw = Draw(
-            start=self.start,
-            seq=self._next_seq,
+        return Draw(
+            start=key[0],
+            seq=key[1],
             position=position,
             task_id=row.task_id,
             row_index=pick.row_index,
@@ -257,10 +264,6 @@ class Dispatcher:
             version=self.version,
             reissues=reissues,
         )
-        self._next_seq += 1
-        self._outstanding[draw.key] = draw
-        records.append(Drawn(draw))
-        return draw
 
     def _wait_reason(self) -> WaitReason:
         if self.places.planned:
@@ -416,12 +419,10 @@ class Dispatcher:
         self.next_position = saved.next_position
         records: list[Record] = []
         for old in plan.kept:
-            self._outstanding[old.key] = self._kept_draw(old, self.pool.find(old.task_id, old.row_index))
+            self._outstanding[old.key] = self._draw(old.key, old.position, self._pick_of(old))
             self.places.kept(old.key)
         for old in (*plan.reissue, *plan.waiting):
-            index = self.pool.find(old.task_id, old.row_index)
-            assert index is not None, "the plan only reissues tasks of the pool"
-            pick = Pick(index, old.sampler or self.sampling.name, "reissue")
+            pick = self._pick_of(old, "reissue")
             self._backlog.add(self._number(pick, old.position, records, reissues=old.key))
         records.extend(Fated(old.key, "lost") for old in plan.lost)
         warnings += self._restore_tokens(saved, records)
@@ -461,18 +462,7 @@ class Dispatcher:
         self.sampling.seek(position)
         self.next_position = position
 
-    def _kept_draw(self, old: SavedDraw, index: int | None) -> Draw:
-        assert index is not None, "the plan only keeps tasks of the pool"
-        row = self.pool[index]
-        return Draw(
-            start=old.key[0],
-            seq=old.key[1],
-            position=old.position,
-            task_id=old.task_id,
-            row_index=index,
-            entry=row.entry,
-            label=row.label,
-            group_size=self.settings.size_of(row.entry),
-            sampler=old.sampler or self.sampling.name,
-            version=self.version,
-        )
+    def _pick_of(self, old: SavedDraw, reason: str = "order") -> Pick:
+        index = self.pool.find(old.task_id, old.row_index)
+        assert index is not None, "the plan loses tasks that left the pool"
+        return Pick(index, old.sampler or self.sampling.name, reason)

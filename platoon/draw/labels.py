@@ -25,8 +25,13 @@ def label_problems(pool: TaskPool, column: str) -> list[str]:
 
 
 def label_warnings(pool: TaskPool, column: str, limits: Iterable[str]) -> list[str]:
-    """Tasks without a label beside labelled ones, and limits of labels that no task has."""
+    """Tasks listed twice, tasks without a label beside labelled ones, and limits of labels that no task has."""
     warnings: list[str] = []
+    if pool.repeated_ids:
+        warnings.append(
+            f"{pool.repeated_ids} of {len(pool)} training tasks repeat the id of an earlier one: the statistics count "
+            "them as one task, and samplers that draw by id draw the first; give each its own id"
+        )
     bare = sum(row.label is None for row in pool.rows)
     if 0 < bare < len(pool):
         warnings.append(f"train.label_by: {bare} of {len(pool)} training tasks have no label in column {column!r}")

@@ -29,9 +29,8 @@ class Simulation:
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """One step: when its last group came, when its update was done, and what it trained, in completion order."""
+    """One step: when its update was done, and what it trained, in completion order."""
 
-    taken_at: float
     done_at: float
     draws: tuple[Draw, ...]
 
@@ -117,7 +116,7 @@ class _Clockwork:
             if len(self.taken) == self.dispatcher.settings.batch_size:
                 self.updating = True
                 self.at(self.run.update_seconds, None)
-                self.steps.append(SimulatedStep(self.now, self.now + self.run.update_seconds, tuple(self.taken)))
+                self.steps.append(SimulatedStep(self.now + self.run.update_seconds, tuple(self.taken)))
 
     def event(self) -> None:
         self.now, _, group = heapq.heappop(self.events)

@@ -32,6 +32,8 @@ def test_doubts_are_named() -> None:
     assert "1 of 2 training tasks have no label" in warnings[0]
     assert "rollout_group_limits.esay: no training task has this label; did you mean 'easy'?" in warnings[1]
     assert label_warnings(pool_of("easy", "hard"), "level", ["easy"]) == []
+    twice = TaskPool([PoolRow("t", label="easy"), PoolRow("t", label="easy"), PoolRow("u", label="easy")])
+    assert label_warnings(twice, "level", [])[0].startswith("1 of 3 training tasks repeat the id of an earlier one")
 
 
 def test_limits_that_can_fill_all_permits_are_named() -> None:

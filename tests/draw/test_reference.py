@@ -265,10 +265,10 @@ class DispatchMachine(RuleBasedStateMachine):
         self.done += 1
 
     @precondition(lambda self: self.committed)
-    @rule(updated=st.booleans())
-    def the_next_step_begins(self, updated: bool) -> None:
-        self.dispatcher.version += updated
-        self.model.version += updated
+    @rule(updates=st.sampled_from([0, 1, 20]))
+    def the_next_step_begins(self, updates: int) -> None:
+        self.dispatcher.version += updates
+        self.model.version += updates
         self.dispatcher.step_started()
         self.model.step_started()
         self.filled, self.committed = 0, False
@@ -285,7 +285,7 @@ class DispatchMachine(RuleBasedStateMachine):
             self.dispatch()
             self.bounds_hold()
             if self.committed:
-                self.the_next_step_begins(number % 3 > 0)
+                self.the_next_step_begins(number)
             elif self.full:
                 self.the_step_commits()
             elif take and self.queue:
@@ -411,7 +411,7 @@ class DispatchMachine(RuleBasedStateMachine):
             turns += 1
             assert turns < 2000, f"no end: {self.dispatcher.describe()}"
             if self.committed:
-                self.the_next_step_begins(True)
+                self.the_next_step_begins(1)
             elif self.full:
                 self.the_step_commits()
                 continue

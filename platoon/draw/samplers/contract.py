@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from platoon.draw.view import TaskStatsView
 from platoon.extensions.options import OptionSchema as Schema
-from platoon.stats.schema import EntryInfo, GroupRecord
+from platoon.stats.schema import EntryInfo
 
 Level = Literal["run", "entry"]
 
@@ -93,7 +93,9 @@ class SamplerCheckContext:
 
 
 class TaskSampler(Protocol):
-    """What the dispatcher calls. `observe(record)` and `metrics(view)` are optional."""
+    """What the dispatcher calls. Optional: `metrics(view)`, and for an adaptive one `observe(record)`, which hears of
+    each settled group of its pool, in draw order.
+    """
 
     adaptive: ClassVar[bool]
 
@@ -130,9 +132,3 @@ class Sampler:
 
     def metrics(self, stats: TaskStatsView | None) -> Mapping[str, float]:
         return {}
-
-
-class Observer(Protocol):
-    """An adaptive sampler that wants each settled group of its pool, in draw order."""
-
-    def observe(self, record: GroupRecord) -> None: ...

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +63,17 @@ class HostedSampler:
             own_seed = self._options.get("seed")
         self._seed = setup.seed + (own_seed if isinstance(own_seed, int) and not isinstance(own_seed, bool) else 0)
         self._rows = tuple(rows)
-        self._first: dict[str, int] = {}
+        first: dict[str, int] = {}
         for row in rows:
-            self._first.setdefault(pool[row].task_id, row)
+            first.setdefault(pool[row].task_id, row)
+        self._firsts = tuple(first.values())
+        self._index = {task_id: index for index, task_id in enumerate(first)}
         self._pool = pool
-        self._labels = tuple(dict.fromkeys(pool[row].label for row in self._first.values()))
+        self._labels = tuple(dict.fromkeys(pool[row].label for row in self._firsts))
         codes = {label: code for code, label in enumerate(self._labels)}
-        self._label_N = np.array([codes[pool[row].label] for row in self._first.values()], np.int64)
+        self._label_N = np.array([codes[pool[row].label] for row in self._firsts], np.int64)
         sizes = {label: info.group_size for label, info in setup.entries.items()}
-        self._size_N = np.array([sizes.get(pool[row].entry or "", 1) for row in self._first.values()], np.int64)
+        self._size_N = np.array([sizes.get(pool[row].entry or "", 1) for row in self._firsts], np.int64)
         self._largest = int(self._size_N.max())
         self.complaints: dict[str, str] = {}  # the first of each kind
         self._sampler = self._make()
@@ -102,8 +104,8 @@ class HostedSampler:
         key = decision_key(self._seed, self.name, decision)
 
         def eligible(task_id: str) -> bool:
-            row = self._first.get(task_id)
-            return row is not None and self._may_start(row, scene)
+            index = self._index.get(task_id)
+            return index is not None and (mask_N is None or bool(mask_N[index]))
 
         context = SamplerContext(
             task_ids=self.setup.task_ids,
@@ -124,20 +126,11 @@ class HostedSampler:
             if caught.error is not None:
                 self._complain("raised", f"raised {caught.text}")
             else:
-                return self._checked(answer, scene)
+                return self._checked(answer, eligible)
         except Refused as refusal:
             self._complain("none" if answer is None else "refused", str(refusal))
         self.fell_back = True
         return self._fallback(key, mask_N)
-
-    def _may_start(self, row: int, scene: Scene) -> bool:
-        found = self._pool[row]
-        if found.label in scene.closed:
-            return False
-        if scene.largest is None or self._largest <= scene.largest:
-            return True
-        info = self.setup.entries.get(found.entry or "")
-        return info is None or info.group_size <= scene.largest
 
     def _eligible(self, scene: Scene) -> npt.NDArray[np.bool_] | None:
         """Over distinct ids; None when every one may start."""
@@ -152,7 +145,7 @@ class HostedSampler:
             mask_N.flags.writeable = False  # the sampler sees it, and the fallback uses it
         return mask_N
 
-    def _checked(self, answer: object, scene: Scene) -> tuple[int, Draw] | Slot:
+    def _checked(self, answer: object, eligible: Callable[[str], bool]) -> tuple[int, Draw] | Slot:
         if isinstance(answer, Slot):
             if not self.hands_slots or answer.entry not in self.setup.entries:
                 raise Refused(f"gave a slot to {answer.entry!r}, which it may not")
@@ -162,10 +155,10 @@ class HostedSampler:
             raise Refused("drew nothing, though something may start")
         if not isinstance(draw, Draw):
             raise Refused(f"answered with a value of type {type(answer).__name__}")
-        row = self._first.get(draw.task_id) if isinstance(draw.task_id, str) else None
-        if row is None:
+        index = self._index.get(draw.task_id) if isinstance(draw.task_id, str) else None
+        if index is None:
             raise Refused(f"drew {draw.task_id!r}, which is not a task of its pool")
-        if self.adaptive and not self._may_start(row, scene):
+        if self.adaptive and not eligible(draw.task_id):
             raise Refused(f"drew {draw.task_id!r}, which cannot start now")
         if not isinstance(draw.reason, str) or not 1 <= len(draw.reason) <= 64:
             raise Refused(f"gave the reason {draw.reason!r}; it needs 1 to 64 characters")
@@ -173,7 +166,7 @@ class HostedSampler:
             number = isinstance(draw.score, int | float) and not isinstance(draw.score, bool)
             if not number or not math.isfinite(draw.score):
                 raise Refused(f"gave the score {draw.score!r}; it needs a finite number, or None")
-        return row, draw
+        return self._firsts[index], draw
 
     def _fallback(self, key: int, mask_N: npt.NDArray[np.bool_] | None) -> tuple[int, Draw] | Slot:
         if self.hands_slots:
@@ -181,8 +174,7 @@ class HostedSampler:
         if not self.adaptive:
             row = self._rows[key % len(self._rows)]
         else:
-            firsts = list(self._first.values())
-            rows = firsts if mask_N is None else [firsts[index] for index in np.flatnonzero(mask_N)]
+            rows = self._firsts if mask_N is None else [self._firsts[index] for index in np.flatnonzero(mask_N)]
             row = rows[key % len(rows)]
         return row, Draw(self._pool[row].task_id, FALLBACK)
 
@@ -200,7 +192,7 @@ class HostedSampler:
     def observe(self, record: GroupRecord) -> None:
         """Pass on a settled group of its pool, when it asks for them."""
         hear = getattr(self._sampler, "observe", None)
-        if hear is None or not self.adaptive or record.task_id not in self._first:
+        if hear is None or not self.adaptive or record.task_id not in self._index:
             return
         with Boundary("sampler", quiet=True) as caught:
             hear(record)
