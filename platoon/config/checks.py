@@ -59,6 +59,8 @@ def entry_list(entries: Sequence[EnvironmentConfig]) -> Iterator[Problem]:
 
 def training_run(config: TrainRun) -> Iterator[Problem]:
     """Rules between `train`, `eval`, `checkpoint` and the entries."""
+    if not config.environments:
+        yield Problem(("environments",), "name at least one environment to train on")
     yield from _samplers(config)
     yield from _recovery(config)
     yield from _eval_permits(config)

@@ -303,6 +303,7 @@ ONE: list[tuple[dict[str, Any], Any, list[str]]] = [
 SLOW = {"straggler_policies": {"small": {"timeout_seconds": 1, "quorum": 5}}}
 SMALL = {"name": "small", "workflow_config": {"group_size": 4}}
 SEVERAL: list[tuple[dict[str, Any], Any, list[str]]] = [
+    ({}, [], ["environments: name at least one environment to train on"]),
     (
         {"workflow_config": SLOW},
         [SMALL, {"name": "b"}],
