@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from operator import add
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from platoon.credit.baselines import BaselineRule, centred, credit_stats, group_baselines
 from platoon.credit.datum import Datum
@@ -29,24 +29,8 @@ from platoon.credit.rollout import (
 from platoon.credit.sampling import SubagentSampling, sampling_stats
 from platoon.stats.schema import MemberResult, RolloutStats, Workload
 
-
-class CreditConfig(Protocol):
-    """The part of `WorkflowConfig` that credit reads."""
-
-    @property
-    def group_size(self) -> int: ...
-    @property
-    def leave_one_out_baseline(self) -> bool: ...
-    @property
-    def filter_errors(self) -> bool: ...
-    @property
-    def filter_message_actions(self) -> bool: ...
-    @property
-    def min_successful_group_size(self) -> int: ...
-    @property
-    def subagent_datum_keep_probability(self) -> float: ...
-    @property
-    def subagent_datum_sampling_seed(self) -> int: ...
+if TYPE_CHECKING:
+    from platoon.config import WorkflowConfig
 
 
 @dataclass(frozen=True)
@@ -62,17 +46,9 @@ class CreditSettings:
     subagent_datum_sampling_seed: int = 0
 
     @classmethod
-    def from_workflow(cls, config: CreditConfig) -> CreditSettings:
+    def from_workflow(cls, config: WorkflowConfig) -> CreditSettings:
         """The effective settings of one entry."""
-        return cls(
-            group_size=config.group_size,
-            leave_one_out_baseline=config.leave_one_out_baseline,
-            filter_errors=config.filter_errors,
-            filter_message_actions=config.filter_message_actions,
-            min_successful_group_size=config.min_successful_group_size,
-            subagent_datum_keep_probability=config.subagent_datum_keep_probability,
-            subagent_datum_sampling_seed=config.subagent_datum_sampling_seed,
-        )
+        return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
 
 
 @dataclass(frozen=True)
