@@ -25,9 +25,12 @@ class JsonLines:
 def read_jsonl(path: Path) -> JsonLines:
     """Read a file; a missing one has no rows."""
     try:
-        content = path.read_bytes()
+        return _parsed(path, path.read_bytes())
     except FileNotFoundError:
         return JsonLines([])
+
+
+def _parsed(path: Path, content: bytes) -> JsonLines:
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     lines = content.split(b"\n")
@@ -45,6 +48,24 @@ def read_jsonl(path: Path) -> JsonLines:
         else:
             problems.append(f"{path}: line {number} holds {type(row).__name__}, not an object; it is skipped")
     return JsonLines(rows, tuple(problems))
+
+
+class JsonlTail:
+    """Reads a growing file: `read` gives the objects of the whole lines added since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return _parsed(self._path, whole).rows
 
 
 def append_row(path: Path, row: Mapping[str, Any], *, compact: bool = False) -> None:

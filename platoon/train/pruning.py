@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from platoon.stats.jsonl import append_row, read_jsonl
-from platoon.train.checkpoints import read_rows
+from platoon.stats.jsonl import JsonlTail, append_row
+from platoon.train.checkpoints import FILE as CHECKPOINTS
 from platoon.train.failures import DeletionUnsupported, ServiceError
 
 log = logging.getLogger("platoon.train")
@@ -132,6 +132,10 @@ class Pruner:
         self._stopped = False
         self._remover: Remover | None = None
         self._failures = 0
+        self._saves = JsonlTail(parts.run_dir / CHECKPOINTS)
+        self._deletions = JsonlTail(parts.run_dir / FILE)
+        self._rows: list[Mapping[str, Any]] = []  # less those of checkpoints that are gone
+        self._gone: set[str] = set()  # paths of `_rows` that are recorded as deleted or absent
         self._counts: dict[str, float] = {"deleted": 0.0, "delete_failures": 0.0}
 
     def saved(self) -> None:
@@ -168,12 +172,11 @@ class Pruner:
                 await self._remover.close()
 
     async def _pass(self) -> None:
-        rows = read_rows(self._parts.run_dir)
-        gone = self._gone()
+        self._read()
         try:
-            for one in doomed(rows, gone, self._parts.rules()):
+            for one in doomed(self._rows, self._gone, self._parts.rules()):
                 for path in one.paths:
-                    if path in gone or not _PATH.fullmatch(path):
+                    if path in self._gone or not _PATH.fullmatch(path):
                         continue
                     await self._delete(one, path)
                     if self._stopped:
@@ -181,11 +184,20 @@ class Pruner:
         except OSError as error:
             self._give_up(f"the run directory cannot be written ({error})")
             return
-        gone = self._gone()
-        self._counts["recovery_kept"] = sum(one.state_path not in gone for one in recovery_checkpoints(rows))
+        self._read()
+        kept = recovery_checkpoints(self._rows)
+        self._counts["recovery_kept"] = sum(one.state_path not in self._gone for one in kept)
+        self._forget({one.state_path for one in kept if self._gone.issuperset(one.paths)})
 
-    def _gone(self) -> set[str]:
-        return {str(row["path"]) for row in read_jsonl(self._parts.run_dir / FILE).rows if row.get("path")}
+    def _read(self) -> None:
+        """Take in what was saved and what was deleted since the last time: a pass costs the same in any run."""
+        self._rows += self._saves.read()
+        self._gone |= {str(row["path"]) for row in self._deletions.read() if row.get("path")}
+
+    def _forget(self, states: Collection[str]) -> None:
+        forgotten = [row for row in self._rows if row.get("state_path") in states]
+        self._rows = [row for row in self._rows if row.get("state_path") not in states]
+        self._gone -= {str(row.get(key)) for row in forgotten for key in ("state_path", "sampler_path")}
 
     async def _delete(self, one: Recovery, path: str) -> None:
         try:

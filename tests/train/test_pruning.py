@@ -131,6 +131,28 @@ async def test_a_pass_records_what_it_deleted_and_removes_the_files_of_those_row
     }
 
 
+async def test_saves_one_after_the_other_are_each_pruned_once(tmp_path: Path) -> None:
+    """Whatever earlier passes deleted, and an earlier process recorded, is never asked for again."""
+    service = Service()
+    await prune(tmp_path, SIX[:4], Service())
+
+    async def open_remover() -> Service:
+        return service
+
+    pruner = Pruner(PrunerParts(tmp_path, lambda: RULES, open_remover))
+    running = asyncio.create_task(pruner.run())
+    saves = [row(f"recovery-{n:06d}", version=n) for n in range(4, 10)]
+    for number, one in enumerate(saves):
+        append_row(tmp_path / "checkpoints.jsonl", one)
+        pruner.saved()
+        await pruner.idle()
+        standing = [*SIX[2:4], *saves][number : number + 1]
+        assert service.asked[2 * number :] == [standing[0]["state_path"], standing[0]["sampler_path"]]
+        assert pruner.metrics()["checkpoint/recovery_kept"] == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_row_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "groups").mkdir(parents=True)
     (tmp_path / "tasks" / "groups" / "part.parquet").touch()
