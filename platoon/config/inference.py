@@ -13,7 +13,7 @@ from platoon.config.base import Count, CountOrZero, Directory, NotNegative, Numb
 from platoon.config.problems import Problem
 from platoon.config.rollout import RolloutConfig
 
-_PER_REQUEST = "no such key; a hosted model takes base_url and api_key_env"
+_PER_REQUEST = "a hosted model takes base_url and api_key_env"
 
 
 class PricingConfig(Section):

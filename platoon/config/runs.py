@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 
 from platoon.config import checks
 from platoon.config.base import Directory, Section, Text, given
@@ -24,7 +24,10 @@ from platoon.config.schema import problems_of
 from platoon.config.training import CheckpointConfig, EvalConfig, StatsConfig, TrainConfig, WatchdogConfig
 from platoon.config.unbuilt import TABLES, unbuilt_problems
 
-Orchestration = Literal["auto", "require", "off"]
+Orchestration = Annotated[
+    Literal["auto", "require", "off"],
+    BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads off without quotes as false
+]
 Entries = Annotated[tuple[EnvironmentConfig, ...], Field(strict=False)]
 _SERVICE_URL = "must be an http or https URL, or local for the embedded service; got {!r}"
 

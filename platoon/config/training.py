@@ -46,7 +46,7 @@ class AdamParams(Section):
 class RefillConfig(Section):
     """How many groups a step may ask for under an admission rule, as a multiple of `batch_size`."""
 
-    HINTS: ClassVar = {"when_short": "no such key exists; a short batch trains once max_groups_per_step is reached"}
+    HINTS: ClassVar = {"when_short": "a short batch trains once max_groups_per_step is reached"}
 
     max_groups_per_step: Annotated[Number, Field(ge=1)] = 3.0
 
@@ -58,7 +58,7 @@ class TrainConfig(Section):
         "rollout_group_key": "platoon 0.3.0 removed it; use train.label_by",
         "num_concurrent_rollout_workflow_workers": _WORKERS_REMOVED,
         "task_order": "platoon 0.4.0 removed it; use train.task_sampler",
-        "on_stale": "no such key exists; stale groups are dropped beyond train.max_staleness",
+        "on_stale": "stale groups are dropped beyond train.max_staleness",
         "hosted": _HOSTED_EVALUATES,
         "backend": _HOSTED_EVALUATES,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,7 +167,7 @@ ODD = st.text(max_size=10) | st.sampled_from(
 @example("\u2028", "\ufeff\t ")
 @given(ODD, ODD)
 def test_odd_texts_survive_the_resolved_file(note: str, extra: str) -> None:
-    values = {
+    values: dict[str, Any] = {
         "stats.wandb.notes": note,
         "train.renderer_kwargs.x": extra,
         "environments.0.exclude_tasks": [f"t{note}t"],
@@ -175,6 +176,10 @@ def test_odd_texts_survive_the_resolved_file(note: str, extra: str) -> None:
         path = Path(directory) / "run.yaml"
         path.write_text("train: {model_name: m, renderer_name: r}\nenvironments: [{}]\n", encoding="utf-8")
         loaded = load(path, values)
+        texts = [f"{key}={json.dumps(value)}" for key, value in values.items() if isinstance(value, str)]
+        rest = {key: value for key, value in values.items() if not isinstance(value, str)}
+        path.write_text(to_yaml(load(path, rest).data), encoding="utf-8")
+        assert load(path, texts).config == loaded.config
         dump_resolved(loaded, Path(directory) / "out" / RESOLVED)
         again = load(Path(directory) / "out" / RESOLVED)
     assert again.train_config.stats.wandb.notes == note

@@ -22,7 +22,7 @@ MICROBATCH = "unknown key; it acts on microbatches; set train.workflow_config."
 POOL = "unknown key; all entries share one pool of workers; set train.workflow_config."
 COMMAND = "unknown key; the command sets it; an entry cannot"
 OVERRIDES = "unknown key; set workflow_config."
-PER_REQUEST = "unknown key; no such key; a hosted model takes base_url and api_key_env"
+PER_REQUEST = "unknown key; a hosted model takes base_url and api_key_env"
 ENTRY, LAID = "environments.0.workflow_config", "environments.0.eval_overrides.workflow_config"
 WORKFLOWS = ("train.workflow_config", "eval.workflow_config", ENTRY, LAID)
 FORMS: list[tuple[str, object, str]] = [
@@ -48,11 +48,11 @@ FORMS: list[tuple[str, object, str]] = [
     *((f"{at}.{key}", {}, HOSTED) for at in ("train", "eval") for key in ("hosted", "backend")),
     ("hosted", {}, HOSTED),
     ("backend", "x", HOSTED.replace("write it", "write hosted:")),
-    ("train.on_stale", "x", "unknown key; no such key exists; stale groups are dropped beyond train.max_staleness"),
+    ("train.on_stale", "x", "unknown key; stale groups are dropped beyond train.max_staleness"),
     (
         "train.refill.when_short",
         "x",
-        "unknown key; no such key exists; a short batch trains once max_groups_per_step is reached",
+        "unknown key; a short batch trains once max_groups_per_step is reached",
     ),
     ("eval.sample_timeout_seconds", 1, "unknown key; train.sample_timeout_seconds applies to evaluations too"),
     ("eval.max_starting_rollouts", 1, "unknown key; train.max_starting_rollouts applies to evaluations too"),
