@@ -74,6 +74,7 @@ class SlowRun:
         self.held: list[GroupRecord] = []
         self.decided: dict[str, list[str]] = {}
         self.choices: dict[str, list[Choice]] = {}
+        self.slots: dict[int, tuple[str, bool]] = {}  # found once, for speed
         self.deaf: dict[str, int] = {}  # groups recorded before a sampler was first there
         self.asked: tuple[Item, int] | None = None
         self.start, self.seq, self.step, self.position, self.version, self.time = 1, 0, 0, 0, 0, 0
@@ -252,6 +253,11 @@ class SlowRun:
 
     def slot(self, position: int) -> tuple[str, bool]:
         """Whose turn it is, and whether the run's sampler had failed to say."""
+        if position not in self.slots:
+            self.slots[position] = self.slot_anew(position)
+        return self.slots[position]
+
+    def slot_anew(self, position: int) -> tuple[str, bool]:
         entries = self.rules.entries
         if self.rules.run == "weighted":
             weights = [len(self.rows_of(e.label)) if e.weight == "tasks" else e.weight for e in entries]
