@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from platoon.config import TrainRun
+from platoon.config import TrainRun, workflow_settings
 from platoon.draw.admission.gate import AdmissionGate
 from platoon.draw.dispatcher import Dispatcher, DispatchSettings
 from platoon.draw.fingerprint import fingerprint
@@ -58,9 +58,23 @@ def dispatch_warnings(config: TrainRun, environments: Environments) -> list[str]
     column = config.train.label_by or ENVIRONMENT_COLUMN
     return [
         *admission_warnings(config),
+        *temperature_warnings(config),
         *label_warnings(pool, column, settings.limits),
         *permit_warnings(pool, settings, driver_options(config).max_concurrent_rollouts),
     ]
+
+
+def temperature_warnings(config: TrainRun) -> list[str]:
+    """Entries that sample another distribution than the one whose logprobs the trainer computes."""
+    found = []
+    for entry in config.environments:
+        params = workflow_settings(config, entry, "train").rollout_config.inference_params
+        if params.temperature not in (None, 1.0):
+            found.append(
+                f"environment {entry.label} samples at temperature {params.temperature:g}, the trainer computes "
+                "logprobs at 1: importance weights and optim/kl_sample_train_* are off from the first step"
+            )
+    return found
 
 
 def open_dispatcher(plan: RunPlan, store: TaskStatsStore) -> Dispatcher:

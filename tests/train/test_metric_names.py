@@ -17,9 +17,10 @@ from platoon.render import build_renderer
 from platoon.stats.tables import read_table
 from platoon.train.dispatch import Settled
 from platoon.train.metrics import step_series
+from platoon.train.scheduling import temperature_warnings
 from platoon.train.step import StepWork
 from tests.credit.rollouts import member
-from tests.train.running import over_fakes, run_dir, to_the_end
+from tests.train.running import loaded, over_fakes, run_dir, to_the_end
 
 RENDERER = build_renderer("platoon-tiny", "chat_template", {})
 OUTCOMES = "outcome/{scored,invalid,error,timeout,cancelled,none} reward_key/reward reward_key_mismatch"
@@ -204,3 +205,12 @@ async def test_sampler_and_trainer_that_disagree_are_told_once(
     values = dict(table.filter(table["step"] == 2).select("key", "value").iter_rows())
     assert values["train/optim/kl_sample_train_v1"] == pytest.approx(drift, rel=1e-5)
     assert values["train/optim/kl_sample_train_v2"] == pytest.approx(drift**2 / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(("temperature", "warned"), [(None, False), (1.0, False), (0.7, True)])
+def test_another_temperature_than_the_trainers_is_warned_of(
+    tmp_path: Path, temperature: float | None, warned: bool
+) -> None:
+    key = "train__workflow_config__rollout_config__inference_params__temperature"
+    warnings = temperature_warnings(loaded(tmp_path, **{key: temperature}).train_config)
+    assert ["temperature 0.7" in warning for warning in warnings] == [True] * warned
