@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_RESOLVERS = {
+    "harness": "platoon.harness.registry:get_harness",
+    "program": "platoon.rollout.programs:get_program",
+    "environment": "platoon.envs.named:resolve_environment",
+    "reward_processor": "platoon.credit.processors:get_reward_processor",
+    "task_sampler": "platoon.draw.samplers.registry:SAMPLERS.resolve",
+    "group_admission": "platoon.draw.admission.rules:RULES.resolve",
+}
 SAMPLERS = "platoon.draw.samplers.sampling"
+
+
+def resolve(kind: str, name: str) -> object:
+    """A component by kind and name, as a run looks it up. ValueError or ConfigError says why it cannot be used."""
+    from platoon.extensions.names import import_string
+
+    return import_string(_RESOLVERS[kind])(name)
 
 
 def builtins() -> Mapping[str, Mapping[str, str]]:

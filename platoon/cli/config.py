@@ -194,7 +194,8 @@ def _check(loaded: Loaded | Partial, *, resolve: bool, strict: bool, tasks: bool
         config = loaded.config
         problems = entry_problems(config.environments) if resolve and isinstance(config, EnvironmentsOnly) else []
         name = {EnvironmentsOnly: "environments", type(None): "no schema"}.get(type(config), type(config).__name__)
-        return Checked(name, (*(old if strict else ()), *problems), () if strict else old)
+        lines = [*(() if strict else old), *(["no tasks are listed: it is no run's configuration"] if tasks else [])]
+        return Checked(name, (*(old if strict else ()), *problems), tuple(lines))
     problems = component_problems(loaded) if resolve else []
     lines = [*([] if strict else old), *_summaries(loaded)]
     lines += [f"warning: {text}" for text in load_warnings(loaded.config)]

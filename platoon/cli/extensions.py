@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import cyclopts
 
-from platoon.cli.builtins import builtins
+from platoon.cli.builtins import builtins, resolve
 from platoon.cli.printing import JsonOutput, as_json, table
 from platoon.config.problems import ConfigError, nearest
 
@@ -103,11 +103,11 @@ def check(*distributions: str, load: bool = False) -> int:
     distributions
         Only these; without any, all.
     load
-        Also import every component.
+        Also import every component, and look it up as a run would.
     """
     from platoon.extensions.catalog import check as findings_of
 
-    findings = findings_of(builtins(), distributions, load=load)
+    findings = findings_of(builtins(), distributions, load=load, resolve=resolve)
     for finding in findings:
         print(f"{finding.severity}: {finding.distribution}: {finding.message}")
     errors = sum(finding.severity == "error" for finding in findings)

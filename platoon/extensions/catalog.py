@@ -6,7 +6,7 @@ Nothing is imported unless a check is asked to load.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Literal
@@ -14,12 +14,14 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 
 import platoon
+from platoon.config.problems import ConfigError
 from platoon.extensions.entry_points import (
     GROUPS,
     RETIRED_GROUP,
     all_installed,
     distribution,
     incompatibility,
+    installed,
     load_point,
     platoon_requirements,
 )
@@ -94,8 +96,15 @@ def _is_reserved(kind: str, name: str) -> bool:
     return is_reserved(name, _ALSO_RESERVED.get(kind, frozenset()))
 
 
-def check(builtins: Builtins, distributions: Sequence[str] = (), *, load: bool = False) -> list[Finding]:
-    """Findings about installed extensions, errors first. `load` also imports each entry point."""
+def check(
+    builtins: Builtins,
+    distributions: Sequence[str] = (),
+    *,
+    load: bool = False,
+    resolve: Callable[[str, str], object] | None = None,
+) -> list[Finding]:
+    """Findings about installed extensions, errors first. `load` also imports each entry point, and looks it up by
+    `resolve(kind, name)`, as a run would; that raises ValueError or ConfigError for what cannot be used."""
     wanted = {canonicalize_name(name) for name in distributions}
     by_dist: dict[str, list[tuple[str, EntryPoint]]] = defaultdict(list)
     for kind, group in [*GROUPS.items(), ("plugin", RETIRED_GROUP)]:
@@ -105,7 +114,9 @@ def check(builtins: Builtins, distributions: Sequence[str] = (), *, load: bool =
     absent = sorted(wanted - {canonicalize_name(name) for name in by_dist})
     findings = [Finding("error", name, "no such extension is installed") for name in absent]
     for name in sorted(by_dist):
-        findings += [Finding(severity, name, text) for severity, text in _findings(by_dist[name], builtins, load)]
+        findings += [
+            Finding(severity, name, text) for severity, text in _findings(by_dist[name], builtins, load, resolve)
+        ]
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
@@ -113,6 +124,7 @@ def _findings(
     points: Sequence[tuple[str, EntryPoint]],
     builtins: Builtins,
     load: bool,
+    resolve: Callable[[str, str], object] | None,
 ) -> Iterator[tuple[Literal["error", "warning"], str]]:
     dist = points[0][1].dist
     problem = incompatibility(dist)
@@ -132,7 +144,9 @@ def _findings(
         if load and problem is None:
             try:
                 load_point(kind, point)
-            except ValueError as error:
+                if resolve is not None and installed(kind).get(point.name) == point and not bad:
+                    resolve(kind, point.name)
+            except (ValueError, ConfigError) as error:
                 yield "error", str(error)
     owners = sorted({point.name.replace("_", "-").split("-")[0] for kind, point in points if kind != "plugin"})
     if len(owners) > 1:

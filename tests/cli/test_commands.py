@@ -106,6 +106,14 @@ def test_show_prints_what_loads_again(config: Path, capsys: pytest.CaptureFixtur
     assert "task_sampler: auto" in shown
 
 
+def test_off_needs_no_quotes(config: Path) -> None:
+    with config.open("a", encoding="utf-8") as file:
+        file.write("orchestration: off\n")
+    assert load(config).config.orchestration == "off"
+    assert load(config, ["orchestration=auto"]).config.orchestration == "auto"
+    assert run(["config", "validate", str(config), "orchestration=false"]) == 78
+
+
 def test_validate_reports_every_file(config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("train: {model_name: m}\n", encoding="utf-8")

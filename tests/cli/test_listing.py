@@ -14,7 +14,7 @@ import yaml
 import platoon
 from platoon.cli.app import run
 from platoon.cli.builtins import builtins
-from platoon.extensions.entry_points import installed
+from platoon.extensions.entry_points import GROUPS, installed
 from platoon.extensions.names import import_string
 
 ENTRY = {"name": "a", "env": "platoon-number-search", "harness": "platoon-react"}
@@ -110,6 +110,27 @@ def test_extensions_of_other_distributions(
         assert "acme-cli: harness 'acme-cli-gone' of acme-cli does not load" in capsys.readouterr().out
         assert run(["extensions", "show", "acme-cli-gone", "--load", "--json-output"]) == 78
         assert "ModuleNotFoundError" in json.loads(capsys.readouterr().out)["error"]
+    finally:
+        installed.cache_clear()
+
+
+def test_a_component_that_loads_to_something_else_is_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    info = tmp_path / "odd_things-1.0.dist-info"
+    info.mkdir()
+    requires = "Requires-Dist: platoon>=0.4,<0.5"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: odd-things\nVersion: 1.0\n{requires}\n")
+    points = [f"[{group}]\nodd-{number} = odd_values:VALUE\n" for number, group in enumerate(GROUPS.values())]
+    (info / "entry_points.txt").write_text("".join(points))
+    (tmp_path / "odd_values.py").write_text("VALUE = 3\n")
+    installed.cache_clear()
+    try:
+        assert out(["extensions", "check", "odd-things"], capsys) == "0 errors, 0 warnings\n"
+        assert run(["extensions", "check", "odd-things", "--load"]) == 78
+        lines = capsys.readouterr().out.splitlines()
+        assert len([line for line in lines if line.startswith("error: odd-things: ")]) == len(GROUPS), lines
     finally:
         installed.cache_clear()
 
