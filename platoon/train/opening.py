@@ -102,14 +102,13 @@ async def open_session(
         return None
     check_model(config, models, address)
 
+    begin = beginning(config, resume)
+
     async def client() -> bool:
-        if resume is not None:
-            await session.load(train.model_name, train.lora_rank, resume.state_path, optimizer=True)
-        elif config.checkpoint.load_checkpoint_path:
-            path = config.checkpoint.load_checkpoint_path
-            await session.load(train.model_name, train.lora_rank, path, optimizer=False)
-        else:
+        if begin.path is None:
             await session.create(train.model_name, train.lora_rank)
+        else:
+            await session.load(train.model_name, train.lora_rank, begin.path, optimizer=begin.optimizer)
         return True
 
     try:
@@ -118,25 +117,36 @@ async def open_session(
     except (TinkerError, ValueError) as error:
         if not final(error):
             raise
-        raise ConfigError(
-            f"{_asked(config, resume)}: {address.origin} says: {service_words(error, address)}"
-        ) from error
+        raise ConfigError(f"{begin.refused}: {address.origin} says: {service_words(error, address)}") from error
+    log.info("training begins with %s; the loss is %s as a %s", begin.words, train.loss_fn, train.loss_reduction)
     await check_loss(config, session)
     return session, models.get(train.model_name)
 
 
-def _asked(config: TrainRun, resume: Checkpoint | None) -> str:
-    """What the training client was to be, and what a user can do when it is refused."""
+@dataclass(frozen=True)
+class Beginning:
+    """What a training client begins with. `path`: what it loads, None for fresh weights. `refused`: what to do then."""
+
+    path: str | None
+    optimizer: bool
+    words: str
+    refused: str
+
+
+def beginning(config: TrainRun, resume: Checkpoint | None) -> Beginning:
+    """The resume point with its optimizer, else the configured weights without one, else fresh weights."""
+    train, path = config.train, config.checkpoint.load_checkpoint_path
     if resume is not None:
-        return (
+        refused = (
             f"checkpoint {resume.name} ({resume.state_path}) cannot be loaded; use the service and key that saved it, "
             "or remove its row from checkpoints.jsonl to go on from the checkpoint before it"
         )
-    if config.checkpoint.load_checkpoint_path:
-        return f"checkpoint.load_checkpoint_path: {config.checkpoint.load_checkpoint_path} cannot be loaded; correct it"
-    return (
-        f"train.model_name, train.lora_rank: no client for {config.train.model_name} at rank {config.train.lora_rank}"
-    )
+        return Beginning(resume.state_path, True, f"checkpoint {resume.name} and its optimizer", refused)
+    if path:
+        refused = f"checkpoint.load_checkpoint_path: {path} cannot be loaded; correct it"
+        return Beginning(path, False, f"the weights of {path} and a fresh optimizer", refused)
+    refused = f"train.model_name, train.lora_rank: no client for {train.model_name} at rank {train.lora_rank}"
+    return Beginning(None, False, "fresh weights", refused)
 
 
 def check_model(config: TrainRun, models: Mapping[str, int | None], address: ServiceAddress) -> None:
