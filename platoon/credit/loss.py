@@ -21,14 +21,6 @@ _CLIP_KEYS = frozenset({"clip_low_threshold", "clip_high_threshold"})
 
 
 @dataclass(frozen=True)
-class ShortMicrobatch:
-    """A microbatch that a capped step closed early: `admitted` of its `places` groups are there."""
-
-    admitted: int
-    places: int
-
-
-@dataclass(frozen=True)
 class ZeroFilter:
     """`kept` datums, and the action tokens that stay the loss's denominator: those of all datums before the filter."""
 
@@ -42,18 +34,17 @@ def normalization_tokens(datums: Sequence[Datum]) -> float:
     return float(sum(float(datum.mask_T.sum(dtype=np.float64)) for datum in datums))
 
 
-def scale_microbatch(
-    datums: Sequence[Datum], tokens: float | None = None, short: ShortMicrobatch | None = None
-) -> list[Datum]:
-    """Datums with advantages times 1 / (N + 1e-8).
+def short_factor(admitted: int, places: int) -> float:
+    """Factor of a microbatch's tokens that a capped step closed early, with `admitted` of its `places` groups.
 
-    N is `tokens`, by default the datums' own action tokens. A short microbatch counts as if its missing groups had the
-    others' tokens: N times places / max(1, admitted), never less than N.
+    places / max(1, admitted): it counts as if its missing groups had the others' tokens. Never below 1.
     """
-    total = normalization_tokens(datums) if tokens is None else tokens
-    if short is not None and short.admitted < short.places:
-        total *= short.places / max(1, short.admitted)
-    scale = 1.0 / (total + 1e-8)
+    return places / max(1, admitted) if admitted < places else 1.0
+
+
+def scale_microbatch(datums: Sequence[Datum], tokens: float | None = None) -> list[Datum]:
+    """Datums with advantages times 1 / (N + 1e-8). N is `tokens`, by default the datums' own action tokens."""
+    scale = 1.0 / ((normalization_tokens(datums) if tokens is None else tokens) + 1e-8)
     return [replace(d, advantages_T=(d.advantages_T * np.float64(scale)).astype(np.float32)) for d in datums]
 
 

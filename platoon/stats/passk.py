@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,15 +24,6 @@ def bands(rate_N: Vector) -> Counts:
     """Number in `PASS_BANDS` of each pass rate: zero <= 0.05 < low <= 0.2 < mid < 0.8 <= high < 0.95 <= solved."""
     found: Counts = np.sum((rate_N > 0.05, rate_N > 0.2, rate_N >= 0.8, rate_N >= 0.95), axis=0, dtype=np.int64)
     return found
-
-
-def pass_at_k_estimate(passes: int, attempts: int, k: int) -> float:
-    """Unbiased estimate that one of k attempts passes, from `passes` of `attempts`. ValueError for k > attempts."""
-    if not 0 <= passes <= attempts or not 1 <= k <= attempts:
-        raise ValueError(
-            f"pass@{k} needs at least {k} attempts and 0 <= passes <= attempts; got {passes} of {attempts}"
-        )
-    return 1.0 - math.comb(attempts - passes, k) / math.comb(attempts, k)
 
 
 def _all_alike(hits: float, total: float, k: int) -> float:

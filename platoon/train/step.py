@@ -23,6 +23,7 @@ from platoon.credit.loss import (
     normalization_tokens,
     optimizer_metrics,
     scale_microbatch,
+    short_factor,
     zero_at_zero_advantages,
 )
 from platoon.draw.records import Key
@@ -251,9 +252,7 @@ class StepLoop:
     def _short(self, taken: Sequence[Settled[GroupOutput]], context: BatchTransformContext) -> float:
         """Factor of a microbatch's tokens: one cut short by the step's cap weighs as little as it holds groups."""
         admitted, places = sum(self._fills(settled) for settled in taken), self._groups_per_microbatch
-        if not self._ruled or context.microbatch_num == 0 or admitted >= places:
-            return 1.0
-        return places / max(1, admitted)
+        return short_factor(admitted, places) if self._ruled and context.microbatch_num else 1.0
 
     def _fate(self, settled: Settled[GroupOutput]) -> Fate:
         output = settled.output

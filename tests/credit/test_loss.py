@@ -19,12 +19,12 @@ from platoon.credit.depth import (
     depth_metrics,
 )
 from platoon.credit.loss import (
-    ShortMicrobatch,
     all_advantages_zero,
     filter_zero_advantages,
     mean_over_microbatches,
     optimizer_metrics,
     scale_microbatch,
+    short_factor,
     zero_at_zero_advantages,
 )
 
@@ -61,10 +61,8 @@ def test_a_microbatch_is_a_mean_over_its_action_tokens() -> None:
 
 
 def test_a_short_microbatch_is_not_inflated() -> None:
-    datums = [datum([1.0, 1.0])]
-    assert scale_microbatch(datums, short=ShortMicrobatch(1, 4))[0].advantages_T.tolist() == [0.125, 0.125]
-    assert scale_microbatch(datums, short=ShortMicrobatch(4, 4))[0].advantages_T.tolist() == [0.5, 0.5]
-    assert scale_microbatch(datums, short=ShortMicrobatch(0, 4))[0].advantages_T.tolist() == [0.125, 0.125]
+    assert [short_factor(admitted, 4) for admitted in (0, 1, 3, 4, 5)] == [4.0, 4.0, 4 / 3, 1.0, 1.0]
+    assert scale_microbatch([datum([1.0, 1.0])], 2 * short_factor(1, 4))[0].advantages_T.tolist() == [0.125, 0.125]
 
 
 def test_the_zero_filter_keeps_the_denominator() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from platoon.stats.columns import TaskColumns
 from platoon.stats.decayed import Decayed
-from platoon.stats.passk import PASS_BANDS, bands, informative_at, pass_at, pass_at_k_estimate
+from platoon.stats.passk import PASS_BANDS, bands, informative_at, pass_at
 from platoon.stats.pool import PoolMetrics
 from platoon.stats.schema import EntryInfo, GroupRecord
 from platoon.stats.snapshot import SnapshotError, read_recorded, read_snapshot, write_snapshot
@@ -217,14 +217,6 @@ def test_step_metrics() -> None:
 )
 def test_bands(rate: float, name: str) -> None:
     assert PASS_BANDS[int(bands(np.array([rate]))[0])] == name
-
-
-def test_pass_at_k_of_counts() -> None:
-    assert pass_at_k_estimate(1, 3, 1) == pytest.approx(1 / 3)
-    assert pass_at_k_estimate(2, 4, 3) == 1.0
-    assert pass_at_k_estimate(1, 4, 2) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="at least 5"):
-        pass_at_k_estimate(1, 4, 5)
 
 
 @pytest.mark.parametrize("name", ["000016_interrupted", "recovery-000005", "recovery-000010", "recovery-000015"])
