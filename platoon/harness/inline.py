@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from platoon.extensions.boundary import Boundary
+from platoon.gateway.errors import ContextWindowExceededError
 from platoon.harness.contract import AgentContext, AgentResult, AgentStatus
 from platoon.harness.registry import FunctionHarness
 
@@ -74,7 +75,7 @@ async def run_agent(harness: FunctionHarness, ctx: ObservedContext, timeout_s: f
     if caught.error is None:
         return _returned(harness, value)
     blame = _blame(caught.error, ctx.faults)
-    caught.report(expected=() if blame is None else Exception)
+    caught.report(expected=ContextWindowExceededError if blame is None else Exception)
     timed_out = blame is None and isinstance(caught.error, TimeoutError)
     return InlineRun(AgentResult("timeout" if timed_out else "error", error=caught.text), blame, caught.error)
 

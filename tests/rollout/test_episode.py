@@ -107,11 +107,12 @@ async def test_grade_if_gateway_clean_excludes_a_crash_after_a_failed_call() -> 
 
 
 @pytest.mark.parametrize(("on_overflow", "expected"), [("grade", "scored"), ("exclude", "error")])
-async def test_context_overflow(on_overflow: str, expected: str) -> None:
+async def test_context_overflow(on_overflow: str, expected: str, caplog: pytest.LogCaptureFixture) -> None:
     gateway = make_gateway(["hi"] * 2, context_window_length=1000, max_tokens=64)
     run = await play("overflows", gateway=gateway, on_context_overflow=on_overflow)
     assert run.outcome.status == expected
     assert "context_overflow" in (run.outcome.reason, run.outcome.failure_kind)
+    assert not [record for record in caplog.records if record.exc_info]  # a full window is no fault to trace
 
 
 async def test_notes_and_a_changed_goal_are_recorded() -> None:
