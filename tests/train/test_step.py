@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from platoon.gateway.sampling import Sampled
+from platoon.gateway.sampling import Sampled, SamplingParams
 from platoon.render import Renderer
 from tests.train.running import over_fakes, run_dir
-from tests.train.test_loop import alternating, renderer, say, series
+from tests.train.test_loop import alternating, asked_word, renderer, say, series
 
 __all__ = ["renderer", "say"]
 GROUP = 4
@@ -42,3 +42,46 @@ async def test_each_update_takes_its_share_of_groups_and_each_microbatch_is_a_me
             tokens = sum(datum.action_tokens for datum in part)
             sent = np.concatenate([datum.advantages_T[datum.mask_T > 0] for datum in part])
             assert np.abs(sent) == pytest.approx(0.5 / tokens)
+
+
+@pytest.mark.parametrize(
+    ("mixed", "loss", "filtered", "sent"),
+    [
+        (0, "cispo", True, 0),  # nothing to learn: neither gradients nor an update
+        (0, "cispo", False, 0),
+        (0, "dro", True, 3 * GROUP),  # a loss that is not zero at zero advantages
+        (1, "cispo", True, GROUP),
+        (1, "cispo", False, 3 * GROUP),
+    ],
+)
+async def test_groups_of_equal_rewards_weigh_in_the_mean_and_are_not_sent(
+    mixed: int,
+    loss: str,
+    filtered: bool,
+    sent: int,
+    tmp_path: Path,
+    say: Callable[[str], Sampled],
+    renderer: Renderer,
+) -> None:
+    alternate, seen, tokens = alternating(say, renderer), [], []
+
+    def reply(prompt: Sequence[int], params: SamplingParams, version: int) -> Sampled:
+        word = asked_word(renderer.decode(list(prompt)))
+        if word not in seen:
+            seen.append(word)
+        said = alternate(prompt, params, version) if seen.index(word) < mixed else say(word)
+        tokens.append(len(said.tokens))
+        return said
+
+    workflow = {"group_size": GROUP, "filter_zero_advantage_datums": filtered, "rollout_config": {"max_steps": 1}}
+    keys = {"train__loss_fn": loss, "train__loss_fn_config": {}, "train__workflow_config": workflow, "eval__every": 0}
+    async with over_fakes(tmp_path, reply, **keys) as (run, session):
+        await run.step()
+        assert run.state is not None
+        assert (run.state.policy_version, run.state.train_step) == (int(sent > 0), 1)
+    datums = [datum for update in session.applied for datum in update]
+    assert (len(datums), len(session.applied)) == (sent, int(sent > 0))
+    advantages = np.concatenate([datum.advantages_T[datum.mask_T > 0] for datum in datums] or [np.zeros(0)])
+    expected = [0.5 / sum(tokens[: 3 * GROUP])] * bool(mixed)
+    assert sorted({float(one) for one in np.abs(advantages)} - {0.0}) == pytest.approx(expected)
+    assert series(run_dir(tmp_path), "train/batch/skipped_optimizer") == {1: float(sent == 0)}
