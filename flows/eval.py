@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.params import told
 from flows.results import EvaluationResult
 from flows.running import chosen_recording, exit_guard, finish_command, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
@@ -73,7 +74,7 @@ def load_evaluation(config: str | Path | Loaded, overrides: Overrides = ()) -> L
     if isinstance(config, Loaded):
         return config
     add_project_path(Path(config))
-    return load(config, overrides, kind="eval", resolver=NamedEnvironments())
+    return told(load(config, overrides, kind="eval", resolver=NamedEnvironments()))
 
 
 async def eval_flow(loaded: Loaded, argv: Sequence[str] = ()) -> EvalResult:

@@ -5,14 +5,17 @@ Paths and values only: the config is read where the run executes, by `platoon.co
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from platoon.config import ConfigError
+from platoon.config import ConfigError, Loaded
+from platoon.config.warnings import load_warnings
 
 Resume = Literal["auto", "never", "must"]
+log = logging.getLogger("platoon.config")
 
 
 class RunParams(BaseModel):
@@ -37,3 +40,12 @@ def check_resume(resume: Resume, run_dir: Path) -> None:
         raise ConfigError(f"resume: never, but {run_dir} has checkpoints; use another trial_name, or resume: auto")
     if resume == "must" and not trained:
         raise ConfigError(f"resume: must, but {run_dir} has no checkpoint; check trial_name, or use resume: auto")
+
+
+def told(loaded: Loaded) -> Loaded:
+    """Log what the commands print about a configuration: the site profile, deprecated keys, doubts."""
+    for line in loaded.site.lines():
+        log.info(line)
+    for text in [*map(str, loaded.deprecations), *load_warnings(loaded.config)]:
+        log.warning(text)
+    return loaded

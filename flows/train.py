@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.params import Resume, check_resume
+from flows.params import Resume, check_resume, told
 from flows.results import TrainResult
 from flows.running import chosen_recording, exit_guard, finish_command, force_exit, in_loop, run_to_end
 from platoon.config import Loaded, add_project_path, load
@@ -86,7 +86,7 @@ def load_training(config: str | Path | Loaded, overrides: Overrides = ()) -> Loa
     if isinstance(config, Loaded):
         return config
     add_project_path(Path(config))
-    return load(config, overrides, kind="train", resolver=NamedEnvironments())
+    return told(load(config, overrides, kind="train", resolver=NamedEnvironments()))
 
 
 async def train_flow(loaded: Loaded, stop: StopRequest, resume: Resume = "auto", argv: Sequence[str] = ()) -> RunResult:

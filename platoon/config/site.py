@@ -127,9 +127,9 @@ class Site:
         return {**record, "named_after": str(self.named_after)} if self.named_after is not None else record
 
     def lines(self) -> list[str]:
-        """For people: which profile counts, and what it gave to this run. Nothing without a profile."""
+        """For people: which profile counts, or where one was looked for, and what it gave to this run."""
         if self.path is None:
-            return []
+            return [f"no site profile at {self.looked_for}; what is fetched goes to {self.cache_root}"]
         values = [f"{key}: {show(value)}" for key, value in self.profile.model_dump(exclude_unset=True).items()]
         given = [f"{key}: {show(value)}" for key, value in self.gave.items()]
         lines = [f"site profile {self.path}: {', '.join(values) or 'empty'}"]

@@ -34,7 +34,8 @@ def test_without_a_profile_runs_lie_below_the_working_directory(write: Write, mo
     loaded = load(write(MINIMAL))
     assert run_directory(loaded.train_config) == Path.cwd() / "runs" / "platoon_tinker" / "run"
     assert loaded.site.gave == {}
-    assert loaded.site.lines() == []
+    (line,) = loaded.site.lines()
+    assert line == f"no site profile at {loaded.site.looked_for}; what is fetched goes to {loaded.site.cache_root}"
     assert loaded.site.cache_root == Path.home() / ".cache" / "platoon"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flows import train
 from flows.params import RunParams, check_resume
-from flows.train import train_steps
+from flows.train import load_training, train_steps
 from platoon.config import ConfigError
 from platoon.train.step import LoopState, Phase, StepReport
 from tasks.recorder import Recorder
@@ -132,6 +132,14 @@ def test_require_without_a_server_is_a_configuration_error(tmp_path: Path, monke
     with pytest.raises(ConfigError, match="orchestration: require"):
         train("run.yaml", orchestration="require")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_call_logs_the_doubts_that_the_command_prints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    with caplog.at_level("WARNING", "platoon.config"):
+        loaded = load_training(tmp_path / "run.yaml", {"eval.at_start": True})
+        load_training(loaded)  # what a command has loaded and told
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["eval.at_start"]
 
 
 def test_the_flows_do_not_import_prefect() -> None:
