@@ -59,8 +59,13 @@ class StepMetrics:
 
     def __post_init__(self) -> None:
         self._stale = StaleWarning(self.config.train.max_staleness)
+        self._tracker = Tracker("train")
         self._pool = PoolMetrics(self.store, self.prefixes)
         self._began = self._logged = self.clock()
+
+    def settled(self, settled: Settled[GroupOutput]) -> None:
+        """A group settled now."""
+        record_settled(self._tracker, settled, self.cuts)
 
     def of(self, work: StepWork, state: LoopState) -> dict[str, float]:
         """Everything that is logged for a committed step; keys as users know them."""
@@ -88,7 +93,8 @@ class StepMetrics:
             "epoch": state.train_step // max(self.batches, 1),
         }
         found = {f"train/{key}": float(value) for key, value in train.items()}
-        found |= step_series(work, self.cuts).export_and_clear()
+        record_step(self._tracker, work)
+        found |= self._tracker.export_and_clear()
         if work.rate is not None:
             found["optim/lr"] = work.rate
         found["progress/done_frac"] = state.train_step / state.end_step
@@ -157,24 +163,27 @@ class StepMetrics:
         return Dequeued(settled.output, record, stale, settled.marker, threshold=self.store.threshold(record.entry))
 
 
-def step_series(work: StepWork, cuts: Callable[[Draw], bool]) -> Tracker:
-    """What was recorded once or several times in a step: of its updates, and of each group it took."""
-    tracker = Tracker("train")
+def record_settled(tracker: Tracker, settled: Settled[GroupOutput], cuts: Callable[[Draw], bool]) -> None:
+    """What counts in the step that trains when a group settles, not in the one that takes it."""
+    if settled.output is None:
+        tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
+    elif cuts(settled.draw):
+        cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
+        tracker.scalar({"straggler_cancelled": float(cut)})
+
+
+def record_step(tracker: Tracker, work: StepWork) -> None:
+    """What was measured once or several times in a step: of its updates, and of each group it took."""
     for key, values in work.metrics.items():
         for value in values:
             tracker.scalar({key: value})
     for settled in work.groups:
         if settled.output is None:
-            tracker.scalar({"rollout_completion/failed_rollouts": 1.0})
             continue
         record_group_stats(tracker, settled.output)
         record_completion(tracker, settled.output)
-        if cuts(settled.draw):
-            cut = sum(member.disposition == "straggler_killed" for member in settled.output.members)
-            tracker.scalar({"straggler_cancelled": float(cut)})
         if work.fates.get(settled.key) == "stale":
             tracker.scalar({"stale_rollouts": 1.0})
-    return tracker
 
 
 @dataclass

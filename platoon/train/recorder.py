@@ -121,6 +121,7 @@ class Recorder:
     def _settled(self, settled: Settled[GroupOutput]) -> None:
         record = group_record(settled, self._parts.store.column)
         self._parts.store.hold(record)
+        self._parts.step_metrics.settled(settled)
         threshold = self._parts.store.threshold(record.entry)
         self._parts.events.append(
             {
