@@ -94,6 +94,17 @@ def retryable(error: BaseException) -> bool:
     return False
 
 
+async def _unless(stop: asyncio.Event, attempt: Callable[[], Awaitable[T]]) -> T | None:
+    """The answer, or None when `stop` is set before: an attempt at a service that is gone takes the SDK minutes."""
+    asked, told = asyncio.ensure_future(attempt()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({asked, told}, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() else None
+    finally:
+        told.cancel()
+        asked.cancel()
+
+
 async def with_retries(
     attempt: Callable[[], Awaitable[T]], address: ServiceAddress, asked_for: str, stop: asyncio.Event
 ) -> T | None:
@@ -110,7 +121,7 @@ async def with_retries(
     deadline = clock() + OPEN_TIMEOUT_SECONDS
     for number in range(1_000_000):
         try:
-            return await attempt()
+            return await _unless(stop, attempt)
         except asked as error:
             refused = refused_key(error, address, asked_for)
             if refused is not None:

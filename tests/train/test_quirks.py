@@ -210,6 +210,18 @@ async def test_a_stop_ends_the_wait_for_a_service(tmp_path: Path) -> None:
     assert calls == 1
 
 
+async def test_a_stop_does_not_wait_for_an_attempt() -> None:
+    stop = asyncio.Event()
+
+    async def attempt() -> int:
+        stop.set()
+        await asyncio.Event().wait()
+        return 1
+
+    asking = with_retries(attempt, ServiceAddress.embedded("http://127.0.0.1:9"), "a session", stop)
+    assert await asyncio.wait_for(asking, 10) is None
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
