@@ -98,6 +98,7 @@ ALL = f"""
     eval/<L>/groups eval/<L>/{{task_reward,num_steps}}/{{avg,min,max,count}}
     {" ".join(f"eval/<L>/{name}" for name in OUTCOMES.split())}
 """
+KINDS_OF_ITEMS = ("groups_admitted", "rejected", "stale", "failed")
 # what this run has no occasion for: the next test makes it happen
 NOT_HERE = """
     train/{stale_rollouts,group_size_rejected,rollout_completion/failed_rollouts}{,__count}
@@ -156,11 +157,25 @@ async def test_a_run_with_everything_on_logs_every_name(tmp_path: Path) -> None:
     }
     async with over_fakes(tmp_path, reply, **settings) as (run, _):
         await to_the_end(run)
-    logged = set(read_table(run_dir(tmp_path), "metrics")["key"])
+    table = read_table(run_dir(tmp_path), "metrics")
+    logged = set(table["key"])
     wanted = set(spelt(ALL))
     assert sorted(logged - wanted) == []
     assert sorted(wanted - logged - set(spelt(NOT_HERE))) == []
     assert set(spelt(NOT_HERE)) <= wanted
+    by_key = {str(key): frame["value"].to_list() for (key,), frame in table.group_by("key", maintain_order=True)}
+    assert by_key["train/step"] == [float(step) for step in range(1, 9)]
+    assert by_key["progress/done_frac"] == [step / 8 for step in range(1, 9)]
+    assert by_key["train/epoch"] == [step // 8 for step in range(1, 9)], "24 tasks are eight batches of three"
+    assert sum(by_key["time/step"]) == pytest.approx(by_key["time/elapsed_seconds"][-1])
+    updates = [1.0 - skipped for skipped in by_key["train/batch/skipped_optimizer"]]
+    assert by_key["train/optim/updates_total"] == [sum(updates[:step]) for step in range(1, 9)]
+    assert by_key["train/policy/version"] == by_key["train/optim/updates_total"]
+    for total, parts in {
+        "train/batch/groups": ["train/batch/environment/easy/groups", "train/batch/environment/plain/groups"],
+        "train/batch/groups_dequeued": [f"train/admission/{kind}" for kind in KINDS_OF_ITEMS],
+    }.items():
+        assert by_key[total] == [sum(step) for step in zip(*(by_key[part] for part in parts), strict=True)], total
 
 
 def test_series_of_updates_and_of_groups_that_failed_or_went_stale() -> None:
