@@ -59,6 +59,27 @@ async def test_slots_go_first_come_first_served_and_return_once() -> None:
     assert metrics["start_limit/waiting_mean"] == 2.0
 
 
+async def test_training_and_evaluation_share_the_slots_and_are_counted_apart() -> None:
+    hand = Hand()
+    limit = StartLimit(1, 1e9, hand)
+    async with limit.slot() as slot:
+        waiting = asyncio.create_task(hold(limit))
+        await turns()
+        hand.now = 4.0
+        slot.first_call()
+        await waiting
+    evaluation, training = limit.window("eval"), limit.window()
+    assert (training["start_limit/wait_seconds_max"], evaluation["start_limit/wait_seconds_max"]) == (0.0, 4.0)
+    assert (training["start_limit/starting_mean"], evaluation["start_limit/waiting_mean"]) == (1.0, 1.0)
+    assert evaluation["start_limit/releases/end"] == training["start_limit/releases/first_call"] == 1.0
+    assert "start_limit/wait_seconds_max" not in limit.window("eval")
+
+
+async def hold(limit: StartLimit) -> None:
+    async with limit.slot("eval"):
+        pass
+
+
 async def test_a_cancelled_wait_passes_its_slot_on() -> None:
     starter = Starter(StartLimit(1, 1e9))
     tasks = [starter.start() for _ in range(3)]
