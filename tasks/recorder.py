@@ -23,6 +23,7 @@ from tasks.endpoint import HEALTH_SECONDS, Endpoint
 
 T = TypeVar("T")
 BUSY = (429, 503)
+PATIENCE_SECONDS = 1.8  # that a step may wait for the API in all
 WATCH_SECONDS = 2.0  # between two looks for a lost API
 USUAL_SECONDS, USUAL_SHARE = 0.5, 0.05  # of waiting in a call that nobody minds: so long, and so much of its time
 DEBT_SECONDS = 3.0  # of waiting beyond that, until the API counts as too slow
@@ -69,6 +70,7 @@ class Recorder:
 
     endpoint: Endpoint
     open_seconds: float = OPEN_SECONDS
+    patience: float = PATIENCE_SECONDS
     breaker: Breaker = field(init=False)
     orphans: dict[UUID, bool] = field(default_factory=dict)  # flow run id -> whether its body succeeded
     parents: set[UUID] = field(default_factory=set)  # flow runs under which something went unrecorded

@@ -1,7 +1,7 @@
 """Recording a run in Prefect: every use of a Prefect internal lives here, each with a test.
 
 Prefect records and never decides. A `recorded` coroutine runs exactly once whatever the API does: its result and its
-exception come from the coroutine, not from Prefect, and a step waits for the API for 1.5 s at most. What an outage lost
+exception come from the coroutine, not from Prefect, and a step waits for the API for 1.8 s at most. What an outage lost
 is put right once the API answers again (`tasks.recorder`). Orders (a cancelled or aborted run) are obeyed. Outside
 `recording(...)` nothing is recorded and Prefect is not imported.
 """
@@ -27,7 +27,7 @@ import httpx
 
 from tasks.breaker import OPEN_SECONDS
 from tasks.endpoint import Endpoint, healthy
-from tasks.recorder import BUSY, Box, Recorder, busy, first_line, transport_error
+from tasks.recorder import BUSY, PATIENCE_SECONDS, Box, Recorder, busy, first_line, transport_error
 from tasks.run_logs import bound_rate
 
 P = ParamSpec("P")
@@ -40,7 +40,6 @@ STEP_EVENT = {
 }
 ATTEMPTS = 3  # to begin a flow run at a server that is busy
 BUSY_SECONDS = 0.1
-PATIENCE_SECONDS = 1.5  # that a step may wait for the API in all
 TOP_PATIENCE_SECONDS = 20.0  # what the run itself may: nothing is recorded under a run that could not begin
 log = logging.getLogger("platoon.orchestration")
 
@@ -154,15 +153,17 @@ def configure_environment(endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def recording(endpoint: Endpoint | None, open_seconds: float = OPEN_SECONDS) -> Iterator[Recorder | None]:
+def recording(
+    endpoint: Endpoint | None, open_seconds: float = OPEN_SECONDS, patience: float = PATIENCE_SECONDS
+) -> Iterator[Recorder | None]:
     """Within it, `recorded` coroutines are recorded at `endpoint`; with None they just run.
 
-    `open_seconds`: how long an API that failed is left alone.
+    `open_seconds`: how long an API that failed is left alone. `patience`: seconds that a step waits for it in all.
     """
     recorder = None
     if endpoint is not None:
         configure_environment(endpoint)
-        recorder = Recorder(endpoint, open_seconds)
+        recorder = Recorder(endpoint, open_seconds, patience)
         _bound_logs(recorder)
     token = _RECORDER.set(recorder)
     try:
@@ -189,7 +190,7 @@ def recorded(
             if recorder is None or not await recorder.allow():
                 return await fn(*args, **kwargs)
             flow = flow or _as_flow(fn, name, run_name)
-            patience = PATIENCE_SECONDS if current_run_id() else TOP_PATIENCE_SECONDS
+            patience = recorder.patience if current_run_id() else max(recorder.patience, TOP_PATIENCE_SECONDS)
             box: Box[T] = Box(patience=patience)
             began = time.monotonic()
             with recorder.call(box):

@@ -42,6 +42,6 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectSer
 def recorder(prefect_api: PrefectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """Record what the test runs at the session's server."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api.url)
-    with recording(Endpoint(prefect_api.url, {})) as made:
+    with recording(Endpoint(prefect_api.url, {}), patience=60) as made:
         assert made is not None
         yield made

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import httpx
@@ -13,11 +16,14 @@ import pytest
 
 from platoon.stats.jsonl import read_jsonl
 from platoon.testing.audit import audit_run
+from tests.eval.playing import PROJECT as EVALUATED
+from tests.eval.playing import data, opened, report, settled, written
 from tests.flows.prefect_server import PrefectServer
-from tests.flows.worker import Submitted, bootstrap, submit, wait_for, worker
+from tests.flows.worker import ROOT, Submitted, bootstrap, submit, wait_for, worker
 from tests.train.running import PROJECT, lines, run_dir, start, wait_until
 
 pytestmark = [pytest.mark.orchestrated, pytest.mark.timeout(290)]
+BOOTSTRAP = ROOT / "deployments" / "bootstrap.py"
 STEPS = 60
 DRAWS_A_STEP = 3 * 3
 
@@ -27,6 +33,19 @@ def deployed(prefect_api: PrefectServer, tmp_path_factory: pytest.TempPathFactor
     bootstrap(prefect_api)
     with worker(prefect_api, tmp_path_factory.mktemp("worker")):
         yield prefect_api
+
+
+async def silence(server: PrefectServer, seconds: float) -> None:
+    """The automation with another silence, as `bootstrap.py --silence` makes it."""
+    from prefect.client.orchestration import PrefectClient
+
+    found = spec_from_file_location("bootstrap", BOOTSTRAP)
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    async with PrefectClient(server.url) as client:
+        await module.ensure_automation(client, seconds)
 
 
 def steps_done(log_path: Path) -> int:
@@ -74,11 +93,48 @@ def test_killed_resumed_refused_cancelled_and_finished(deployed: PrefectServer, 
     assert audit.starts == 3
 
 
+def test_a_cancelled_and_a_killed_evaluation_keep_what_had_settled_and_one_goes_on(
+    deployed: PrefectServer, tmp_path: Path
+) -> None:
+    """Both are stopped with half their rollouts in flight, which leave nothing behind."""
+
+    def evaluation(name: str) -> tuple[Path, Path]:
+        work = tmp_path / name
+        work.mkdir()
+        shutil.copy(EVALUATED / "endings.py", work)
+        rollout = {"max_steps": 1, "inference_params": {"max_completion_tokens": 8}}
+        workflow = {"num_rollouts_per_task": 2, "rollout_config": rollout}
+        return work, written(work, data(work, ["pass-a", "hold-b"], workflow=workflow))
+
+    (calm, first), (rough, second) = evaluation("cancelled"), evaluation("killed")
+    cancelled = submit(deployed, "evaluate/local", first)
+    killed = submit(deployed, "evaluate/local", second)
+    for work, run in ((calm, cancelled), (rough, killed)):
+        wait_for(lambda: len(settled(work)) == 2 and len(opened(work)) == 4, lambda: str(run.state()))  # noqa: B023
+    cancelled.cancel()
+    os.kill(json.loads((rough / "out" / "owner.json").read_text())["pid"], signal.SIGKILL)
+    assert cancelled.until("CANCELLED", "CRASHED", "FAILED", "COMPLETED")["type"] == "CANCELLED"
+    assert killed.until("CRASHED", "CANCELLED", "FAILED", "COMPLETED")["type"] == "CRASHED"
+    for work in (calm, rough):
+        assert settled(work) == ["pass-a/0", "pass-a/1"]
+        files = {path.name for path in (work / "out" / "rollouts").rglob("*") if path.is_file()}
+        assert files == {"metadata.json", "trajectory_collection.json"}
+        assert not (work / "out" / "reports").exists()
+
+    (rough / "release").touch()
+    again = submit(deployed, "evaluate/local", second)
+    state = again.until("COMPLETED", "CRASHED", "FAILED")
+    assert state["type"] == "COMPLETED", state
+    assert sorted(opened(rough)) == ["hold-b"] * 4 + ["pass-a"] * 2, "only what was in flight is played again"
+    assert len(settled(rough)) == 4
+    assert report(rough)["summary"]
+
+
 def test_the_heartbeat_automation_marks_a_killed_run_and_starts_nothing(
     deployed: PrefectServer, tmp_path: Path
 ) -> None:
     """A run that nobody supervises, as one of its own on a cluster: only the automation can tell that it is gone."""
-    bootstrap(deployed, "--silence", "10")
+    asyncio.run(silence(deployed, 10.0))
     try:
         arguments = ("train.max_training_steps=1000", "eval.every=0", "orchestration=require")
         process = start(tmp_path, *arguments, env={"PREFECT_API_URL": deployed.url})
