@@ -84,7 +84,9 @@ def _draw(audit: Audit, draws: dict[Key, int], event: dict[str, Any]) -> None:
     old = tuple(event["reissues"]) if event.get("reissues") else None
     if old is not None and draws.pop(old, None) != position:
         audit.problems.append(f"draw {key} reissues {old}, which was not open at position {position}")
-    if old is None and (position in audit.fates or position in audit.open):
+    if old is None and (
+        position in audit.open or audit.fates.get(position, "lost") != "lost"
+    ):  # a lost one used nothing
         audit.problems.append(f"position {position} was drawn again by {key}")
     draws[key] = position
     audit.open[position] = key

@@ -15,6 +15,7 @@ from typing import Any
 
 from platoon.credit import GroupOutput
 from platoon.draw.fingerprint import fingerprint_changes
+from platoon.draw.records import Fated
 from platoon.stats.files import sha256
 from platoon.stats.snapshot import SnapshotError, read_recorded
 from platoon.stats.store import TaskStatsStore
@@ -79,10 +80,11 @@ def restore_draws(
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("checkpoint %s: %s; its open draws are lost, the order goes on", resume.name, error)
         driver.dispatcher.seek(position)
-        store.lose_outstanding()
+        for start, seq, _, _ in store.lose_outstanding():
+            driver.hooks.on_event(Fated((start, seq), "lost").event())
         return
     known = {(draw[0], draw[1]) for draw in driver.state().dispatch["outstanding"]}
-    for start, seq, _, _ in store.outstanding:
+    for start, seq, _, _ in store.outstanding:  # of an older snapshot: the events have their real fates
         if (start, seq) not in known:
             store.fate(start, seq, "lost")
     restored.sampling_changed = fingerprint_changes(state.get("fingerprint") or {}, driver.dispatcher.fingerprint)

@@ -17,7 +17,7 @@ from platoon.testing.audit import audit_run
 from platoon.train.checkpoints import newest_resumable, next_start, warn_of_torn_rows
 from platoon.train.run import train_run
 from platoon.train.saving import NotSaved
-from tests.train.running import loaded, over_fakes, run_dir
+from tests.train.running import loaded, over_fakes, run_dir, to_the_end
 from tests.train.test_loop import alternating, renderer, say
 
 __all__ = ["renderer", "say"]
@@ -90,3 +90,52 @@ def test_a_torn_row_is_said_and_the_checkpoint_before_it_counts(
     assert (
         "line 2 is not JSON (cut short: the writer died in it); it is skipped; the checkpoint before it" in caplog.text
     )
+
+
+def damaged(directory: Path, kind: str, newest_only: bool) -> None:
+    """Cut the files of one kind short: of the newest checkpoint, or of all."""
+    files = sorted((directory / "tasks").glob(f"{kind}-s1-*"))
+    assert files
+    for file in files[-1:] if newest_only else files:
+        file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("kind", "newest_only", "said", "loaded"),
+    [
+        ("state", True, "going on with those of recovery-000001", "recovery-000001"),
+        ("state", False, "going on with those of no checkpoint", None),
+        ("dispatch", True, "its open draws are lost, the order goes on", "recovery-000002"),
+    ],
+)
+async def test_a_record_that_does_not_read_costs_little(
+    kind: str,
+    newest_only: bool,
+    said: str,
+    loaded: str | None,
+    tmp_path: Path,
+    say: Callable[[str], Sampled],
+    renderer: Renderer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = run_dir(tmp_path)
+    keys: dict[str, Any] = {"train__max_staleness": 1, "checkpoint__recovery_every": 1, "eval__every": 0}
+    keys |= {"train__max_concurrent_rollouts": 8, "train__max_training_steps": 4}
+    async with over_fakes(tmp_path, alternating(say, renderer), **keys) as (run, _):
+        for _ in range(2):
+            await run.step()
+    state = json.loads((directory / "tasks" / "dispatch-s1-recovery-000002.json").read_bytes())
+    damaged(directory, kind, newest_only)
+    async with over_fakes(tmp_path, alternating(say, renderer), **keys) as (run, _):
+        await to_the_end(run)
+    assert said in caplog.text
+    events = read_jsonl(directory / "tasks" / "events.jsonl").rows
+    begun = next(event for event in events if event["event"] == "start" and event["start"] == 2)
+    assert (begun["loaded"], bool(begun["state_lost"])) == (loaded, kind == "state")
+    lost = [(event["start"], event["seq"]) for event in events if event.get("fate") == "lost"]
+    assert lost == ([tuple(draw[:2]) for draw in state["outstanding"]] if kind == "dispatch" else [])
+    lock = json.loads((directory / "lock.json").read_text())
+    assert [one["loaded"] for one in lock.get("tasks_state_lost", [])] == ([loaded] if kind == "state" else [])
+    audit = audit_run(directory)
+    assert audit.problems == []
+    assert audit.counts["consumed"] == 4 * 3
