@@ -16,10 +16,18 @@ SAMPLERS = "platoon.draw.samplers.sampling"
 
 
 def resolve(kind: str, name: str) -> object:
-    """A component by kind and name, as a run looks it up. ValueError or ConfigError says why it cannot be used."""
+    """A component by kind and name, as a run looks it up; of several versions a text that names them. ValueError or
+    ConfigError says why it cannot be used."""
+    from platoon.config.problems import ConfigError
     from platoon.extensions.names import import_string
 
-    return import_string(_RESOLVERS[kind])(name)
+    try:
+        return import_string(_RESOLVERS[kind])(name)
+    except (ValueError, ConfigError) as error:
+        _, several, versions = str(error).partition(" fits several versions")
+        if not several:
+            raise
+        return versions.strip(":; ").removesuffix("; name one").removeprefix("there are ")
 
 
 def builtins() -> Mapping[str, Mapping[str, str]]:

@@ -78,8 +78,11 @@ def show(name: str, /, *, kind: Kind | None = None, load: bool = False, json_out
         for point in all_installed(row.kind) if load else ():
             if (point.name, distribution(point)) == (row.name, row.distribution):
                 try:
-                    record["registers"] = repr(load_point(row.kind, point))
-                except ValueError as error:
+                    load_point(row.kind, point)
+                    found = resolve(row.kind, row.name)
+                    ref = found if isinstance(found, str) else getattr(found, "ref", None)
+                    record["registers"] = ref or row.value
+                except (ValueError, ConfigError) as error:
                     record["error"] = str(error)
         return record
 

@@ -21,6 +21,22 @@ ENTRY = {"name": "a", "env": "platoon-number-search", "harness": "platoon-react"
 GOOD = {"log_path": "runs", "train": {"model_name": "m", "renderer_name": "r"}, "environments": [ENTRY]}
 
 
+GOOD_VALUES = """
+import platoon as pt
+
+def loop(version):
+    @pt.harness("good-loop", version=version)
+    async def run(ctx):
+        return pt.AgentResult()
+    return run
+
+LOOPS = [loop("1"), loop("2")]
+
+def score(trajectory):
+    return trajectory["reward"], {}
+"""
+
+
 @pytest.fixture(autouse=True)
 def _import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -125,8 +141,19 @@ def test_a_component_that_loads_to_something_else_is_an_error(
     points = [f"[{group}]\nodd-{number} = odd_values:VALUE\n" for number, group in enumerate(GROUPS.values())]
     (info / "entry_points.txt").write_text("".join(points))
     (tmp_path / "odd_values.py").write_text("VALUE = 3\n")
+    good = "[platoon.harnesses]\ngood-loop = good_values:LOOPS\n"
+    good += "[platoon.reward_processors]\ngood-score = good_values:score\n"
+    (tmp_path / "good_values.py").write_text(GOOD_VALUES)
+    other = tmp_path / "good_things-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: good-things\nVersion: 1.0\n{requires}\n")
+    (other / "entry_points.txt").write_text(good)
     installed.cache_clear()
     try:
+        assert out(["extensions", "check", "good-things", "--load"], capsys) == "0 errors, 0 warnings\n"
+        for name, registers in (("good-loop", "good-loop@1, good-loop@2"), ("good-score", "good_values:score")):
+            shown = json.loads(out(["extensions", "show", name, "--load", "--json"], capsys))
+            assert (shown["registers"], shown["error"]) == (registers, None)
         assert out(["extensions", "check", "odd-things"], capsys) == "0 errors, 0 warnings\n"
         assert run(["extensions", "check", "odd-things", "--load"]) == 78
         lines = capsys.readouterr().out.splitlines()
