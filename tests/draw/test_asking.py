@@ -21,13 +21,14 @@ def dispatcher_of(
     run: str = "weighted",
     of_a: str | None = LISTENER,
     *,
+    of_b: str | None = None,
     limits: Mapping[str, int] | None = None,
     backlog: int | None = None,
     start: int = 1,
     entries: str = "ab",
     pool: TaskPool = POOL,
 ) -> Dispatcher:
-    own = {"a": of_a, "b": None}
+    own = {"a": of_a, "b": of_b}
     settings = SamplingSettings(
         2, tuple(EntrySampling(e, task_sampler=own[e], group_size=SIZES[e]) for e in entries), run
     )
@@ -131,6 +132,13 @@ def test_slots_wait_again_after_a_resume() -> None:
     assert restored.warnings == ()
     assert again.state()["tokens"] == state["tokens"]
     assert again.sampling.entries["a"].decisions == 1
+
+
+def test_slots_of_several_entries_go_on_by_age() -> None:
+    state = dispatcher_of(of_b=LISTENER).state() | {"next_position": 4, "tokens": {"a": [0, 3], "b": [1, 2]}}
+    again = dispatcher_of(of_b=LISTENER, start=2)
+    again.load_state(state)
+    assert [decided(again).draw.position for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_slots_of_an_entry_that_is_static_now_are_drawn_at_once() -> None:

@@ -1,4 +1,7 @@
-"""The dispatcher, its samplers, statistics and rules against the slow model, whatever happens to a run."""
+"""The dispatcher, its samplers, statistics and rules against the slow model, whatever happens to a run.
+
+PLATOON_DISPATCH_EXAMPLES=2000 tries as many runs.
+"""
 
 from __future__ import annotations
 
