@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from platoon.stats.tables import read_table
+import polars as pl
+
+from platoon.stats.jsonl import JsonlTail
+from platoon.stats.tables import with_table
 from tasks.artifacts import Artifact, ArtifactShelf, artifact_key
 from tasks.pages import KEYS, History, evaluation_page, report_page, steps_table
 from tasks.recorder import Recorder
 from tasks.recording import current_recorder, current_run_id, send_event, trouble
-from tasks.tail import Tail
 
 CALL_SECONDS = 10.0
 PROGRESS_SECONDS = 1.0
@@ -65,8 +67,8 @@ class Reporter:
         self._page_due = 0.0
         self._linked = False
         resumed = subject.start_step > 0
-        self._checkpoints = Tail(subject.run_dir / "checkpoints.jsonl", skip=resumed)
-        self._evaluations = Tail(subject.run_dir / "evaluations.jsonl", skip=False)
+        self._checkpoints = JsonlTail(subject.run_dir / "checkpoints.jsonl", skip=resumed)
+        self._evaluations = JsonlTail(subject.run_dir / "evaluations.jsonl", skip=False)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step was committed."""
@@ -114,9 +116,9 @@ class Reporter:
 
     async def _take_files(self) -> None:
         """Events of what the run directory says was saved and evaluated since the last look."""
-        for row in await asyncio.to_thread(self._checkpoints.rows):
+        for row in await asyncio.to_thread(self._checkpoints.read):
             self.event("checkpoint.saved", {key: row.get(key) for key in ("name", "batch", "policy_version")})
-        for row in await asyncio.to_thread(self._evaluations.rows):
+        for row in await asyncio.to_thread(self._evaluations.read):
             self.history.evaluation(row)
             self._page_due = 0.0
             self.event("evaluation.finished", row)
@@ -125,14 +127,15 @@ class Reporter:
         """What earlier starts of this run trained and evaluated, for the curve."""
         if self._subject.start_step == 0:
             return
-        for row in self._evaluations.rows():
+        for row in self._evaluations.read():
             self.history.evaluation(row)
-        table = read_table(self._subject.run_dir, "metrics")
-        self.history.remember(
-            (int(row["step"]), str(row["key"]), float(row["value"]))
-            for row in table.iter_rows(named=True)
-            if row["step"] <= self._subject.start_step and row["key"] in KEYS
-        )
+        table = with_table(self._subject.run_dir, "metrics", self._plotted)
+        self.history.remember(table.iter_rows())
+
+    def _plotted(self, table: pl.LazyFrame) -> pl.DataFrame:
+        """The few numbers that pages plot: a run of days has tens of millions."""
+        plotted = pl.col("key").is_in(list(KEYS)), pl.col("step") <= self._subject.start_step
+        return table.filter(*plotted).select("step", "key", "value").collect()
 
 
 async def told(recorder: Recorder, call: Coroutine[Any, Any, None]) -> bool:

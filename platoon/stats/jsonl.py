@@ -51,12 +51,14 @@ def _parsed(path: Path, content: bytes) -> JsonLines:
 
 
 class JsonlTail:
-    """Reads a growing file: `read` gives the objects of the whole lines added since the last call."""
+    """Reads a growing file from where it ended last, without lines that do not parse. `skip`: not what it holds now."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
+    def __init__(self, path: Path, *, skip: bool = False) -> None:
+        self._path = path
+        self._at = path.stat().st_size if skip and path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
+        """Objects of the lines added since the last call; a last line without its end waits for the next one."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)

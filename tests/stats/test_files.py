@@ -9,7 +9,7 @@ import pytest
 
 from platoon.stats.events import EventLog
 from platoon.stats.files import sha256, write_atomic
-from platoon.stats.jsonl import JsonlTail, append_row, read_jsonl
+from platoon.stats.jsonl import append_row, read_jsonl
 
 ODD = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\r\n"
 
@@ -80,17 +80,3 @@ def test_the_first_failure_stops_the_log(tmp_path: Path) -> None:
     assert events.stopped
     events.append({"event": "draw"})
     events.close()
-
-
-def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
-    tail = JsonlTail(tmp_path / "rows.jsonl")
-    assert tail.read() == []
-    append_row(tmp_path / "rows.jsonl", {"a": 1})
-    append_row(tmp_path / "rows.jsonl", {"a": 2})
-    assert tail.read() == [{"a": 1}, {"a": 2}]
-    with (tmp_path / "rows.jsonl").open("ab") as file:
-        file.write(b'{"a": 3')  # its writer died
-    assert tail.read() == []
-    append_row(tmp_path / "rows.jsonl", {"a": 4})
-    assert tail.read() == [{"a": 4}]
-    assert tail.read() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.tail import Tail
+from platoon.stats.jsonl import JsonlTail
 
 
 @given(st.lists(st.text(max_size=8), max_size=8), st.data())
@@ -18,23 +18,23 @@ def test_each_row_comes_once_however_the_file_grows(texts: list[str], data: st.D
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=6)))
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "rows.jsonl"
-        tail = Tail(path, skip=False)
-        found = tail.rows()
+        tail = JsonlTail(path)
+        found = tail.read()
         for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
             with path.open("ab") as file:
                 file.write(content[start:end])
-            found += tail.rows()
+            found += tail.read()
     assert [row["text"] for row in found] == texts
 
 
 def test_what_was_there_can_be_left_out_and_bad_lines_are(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 1}\n')
-    tail = Tail(path, skip=True)
+    tail = JsonlTail(path, skip=True)
     with path.open("a") as file:
         file.write('nonsense\n[1]\n{"n": 2}\n{"n": 3')
-    assert tail.rows() == [{"n": 2}]
+    assert tail.read() == [{"n": 2}]
     with path.open("a") as file:
         file.write("}\n")
-    assert tail.rows() == [{"n": 3}]
-    assert tail.rows() == []
+    assert tail.read() == [{"n": 3}]
+    assert tail.read() == []
