@@ -16,6 +16,7 @@ from tasks.plot import Point, data_uri, line_plot
 
 LAST_STEPS = 20
 MOST_LABELS = 20
+MOST_POINTS = 4096
 PLOTTED = {
     "reward": "train/batch/task_reward/avg",
     "pass@1": "train/tasks/pass_at_1",
@@ -28,9 +29,18 @@ POOL = "train/tasks/"
 Metrics = Mapping[str, float]
 
 
+def thin(points: list[Point]) -> None:
+    """Drop every second point, first and last excepted, until the line has at most `MOST_POINTS`."""
+    while len(points) > MOST_POINTS:
+        del points[1:-1:2]
+
+
 @dataclass
 class History:
-    """Steps of a run as its pages need them: the last rows in full, the plotted numbers of all."""
+    """Steps of a run as its pages need them: the last rows in full, and the plotted numbers.
+
+    Beyond `MOST_POINTS` every second point of the past is let go: a run of days costs no more than that.
+    """
 
     end_step: int
     last: deque[tuple[int, Metrics]] = field(default_factory=lambda: deque(maxlen=LAST_STEPS))
@@ -42,6 +52,7 @@ class History:
         for name, key in PLOTTED.items():
             if key in metrics:
                 self.plotted[name].append((float(step), metrics[key]))
+                thin(self.plotted[name])
 
     def remember(self, rows: Iterable[tuple[int, str, float]]) -> None:
         """Plotted numbers of earlier starts: (step, key, value)."""
@@ -50,6 +61,7 @@ class History:
             self.plotted[names[key]].append((float(step), value))
         for name, points in self.plotted.items():
             self.plotted[name] = sorted(points)
+            thin(self.plotted[name])
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self.evaluations.append(row)

@@ -106,3 +106,14 @@ def test_a_long_line_is_thinned_and_keeps_its_end_and_mean(count: int) -> None:
     assert thin[-1][0] == points[-1][0]
     if count % math.ceil(count / MOST_POINTS) == 0:
         assert math.isclose(math.fsum(y for _, y in thin) / len(thin), math.fsum(y for _, y in points) / count)
+
+
+def test_the_points_of_a_run_of_days_are_thinned() -> None:
+    history = History(100_000)
+    history.remember((step, "train/tasks/pass_at_1", 0.5) for step in range(1, 50_001))
+    for step in range(50_001, 100_001):
+        history.step(step, {"train/tasks/pass_at_1": step / 100_000})
+    points = history.plotted["pass@1"]
+    assert 2000 < len(points) <= 4096
+    assert (points[0], points[-1]) == ((1.0, 0.5), (100_000.0, 1.0))
+    assert points == sorted(points)
