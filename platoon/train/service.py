@@ -220,7 +220,7 @@ class ServiceSession:
         try:
             return str((await self._answer(future, SAVE_TIMEOUT_SECONDS, what)).path)
         except tinker.ConflictError as error:
-            listing = self._service.create_rest_client().list_checkpoints
+            listing = (await self._rest()).list_checkpoints
             listed = await self._call(lambda: listing(self.model_id).result(ASK_SECONDS), ASK_SECONDS, "checkpoints")
             for checkpoint in listed.checkpoints:
                 if checkpoint.checkpoint_id == served:
@@ -284,10 +284,10 @@ class ServiceSession:
         """Delete a checkpoint by its `tinker://` path. DeletionUnsupported, ServiceError."""
         import tinker
 
-        rest = self._service.create_rest_client()
-        if not hasattr(rest, "delete_checkpoint_from_tinker_path"):
-            raise DeletionUnsupported("the SDK has no deletion")
         try:
+            rest = await self._rest()
+            if not hasattr(rest, "delete_checkpoint_from_tinker_path"):
+                raise DeletionUnsupported("the SDK has no deletion")
             deleting = await self._call(
                 lambda: rest.delete_checkpoint_from_tinker_path(path), ASK_SECONDS, f"deleting {path}"
             )
@@ -300,6 +300,10 @@ class ServiceSession:
                 raise DeletionUnsupported(f"HTTP {status}: {words}") from error
             raise ServiceError(words) from error
         return "deleted"
+
+    async def _rest(self) -> Any:
+        """The SDK's REST client, which opens a connection of its own and blocks while nobody answers."""
+        return await self._call(self._service.create_rest_client, ASK_SECONDS, "a REST client")
 
     async def _answer(self, future: Any, seconds: float, what: str) -> Any:
         """The result of a request of the run. ServiceError with the service's words when it failed; a conflict is left

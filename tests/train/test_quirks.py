@@ -131,6 +131,18 @@ async def test_a_service_that_does_not_delete_says_so(opened: Opened) -> None:
             await session.delete(saved.state_path)
 
 
+async def test_a_deletion_nobody_answers_does_not_hold_up_the_run(opened: Opened) -> None:
+    habits = Habits()
+    async with opened(habits) as session:
+        habits.refused = {"create_session": (503, "away"), "client/config": (503, "away")}
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await session.delete("tinker://a/weights/b")
+        assert asyncio.get_running_loop().time() - began < 30  # the SDK tries for five minutes
+        habits.refused = {}
+
+
 async def start(tmp_path: Path, habits: Habits, **overrides: Any) -> int | None:
     """Open a session as a run does; the context length it found."""
     with odd_service(tmp_path / "service", habits) as url:
