@@ -107,6 +107,7 @@ def problems_of(path: Path, expected: dict[str, str] | None, settings: tuple[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=1, help="the first write to kill at")
     parser.add_argument("--every", type=int, default=5, help="kill at every so many-th write")
     parser.add_argument("--process", choices=sorted(PROCESSES), default="trainer")
     parser.add_argument("--max-staleness", type=int, default=0, help="above 0, weights depend on timing")
@@ -124,7 +125,7 @@ def main() -> int:
     assert code == 0, "the undisturbed run failed"
     expected = None if options.max_staleness else weights(run_dir(options.work / "undisturbed"))
     missed = 0
-    points = range(1, len(writes) + 1, options.every)
+    points = range(options.first, len(writes) + 1, options.every)
     for number in points:
         path = options.work / f"at-{number:03d}"
         code, made = killed(path, library, options.process, number, settings)
