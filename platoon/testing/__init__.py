@@ -1,5 +1,6 @@
-"""What tests of harnesses, environments and runs are written with: a toy model, scripted policies, gateways."""
+"""What tests of harnesses, environments and runs are written with: a toy model, scripted policies, gateways, checks."""
 
+from platoon.testing.admission import check_group_admission
 from platoon.testing.episodes import EpisodeRun, run_episode
 from platoon.testing.gateways import make_gateway
 from platoon.testing.policy import (
@@ -11,6 +12,7 @@ from platoon.testing.policy import (
     rules,
     tool_call,
 )
+from platoon.testing.samplers import check_task_sampler
 from platoon.testing.toy import (
     TOY_EOS,
     TOY_MODEL_NAME,
@@ -30,6 +32,8 @@ __all__ = [
     "PolicyCall",
     "ScriptExhaustedError",
     "ScriptedPolicy",
+    "check_group_admission",
+    "check_task_sampler",
     "last_user_message",
     "make_gateway",
     "rules",

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from platoon.experimental import Admission, AdmissionRule, Draw, GroupRecord, Sampler, SamplerContext, TaskStatsView
-from platoon.testing.admission import check_group_admission
-from platoon.testing.samplers import check_task_sampler
+from platoon.testing import check_group_admission, check_task_sampler
 from tests.draw import own_samplers as own
 
 
