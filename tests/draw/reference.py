@@ -501,6 +501,21 @@ class SlowRun:
             "kept": [list(draw.key) for draw in self.kept()],
         }
 
+    def memory(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Decisions and state of an adaptive sampler."""
+        ids = {self.rows[row].task_id for row in self.rows_of(name.partition("@")[2] or None)}
+        decided = self.decided.get(name, [])
+        if not name.startswith("pass_rate"):
+            heard = [group.task_id for group in self.groups[self.deaf.get(name, 0) :] if group.task_id in ids]
+            return len(decided), {"heard": heard}
+        begins = max(0, len(decided) - 1) // len(ids) * len(ids)
+        return len(decided), {
+            "last_drawn": {task: index for index, task in enumerate(decided)},
+            "window": begins // len(ids),
+            "window_draws": Counter(decided[begins:]),
+            "previous_window_draws": Counter(decided[max(0, begins - len(ids)) : begins]),
+        }
+
     def kept(self) -> list[Draw]:
         settled = sorted(self.those("settled", "taken"), key=lambda item: item.since)
         return [item.draw for item in settled if item.draw]

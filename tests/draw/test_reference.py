@@ -359,6 +359,9 @@ class DispatchMachine(RuleBasedStateMachine):
         for part in ("outstanding", "drawn", "fallback_slots"):
             assert sorted(state[part]) == expected[part]
         assert (state["kept"] or {"groups": []})["groups"] == expected["kept"]
+        for record in (state["samplers"]["run"], *state["samplers"]["entries"].values()):
+            if self.model.adaptive(record["name"].partition("@")[0]):
+                assert (record["decisions"], record["state"]) == self.model.memory(record["name"])
 
     # -- what must always hold
 
