@@ -65,8 +65,9 @@ def test_a_missing_key_is_told_before_anything_is_prepared(
     config.write_text(yaml.safe_dump(content))
     task = ["--task", "t1"] if command == "rollout" else []
     assert run([command, str(config), "--prepare", *task]) == 78
-    (line,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("platoon: "))
-    assert line.startswith("platoon: TINKER_API_KEY is not set")
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].startswith("platoon: TINKER_API_KEY is not set")
+    assert "tokenizer" not in captured.err
 
 
 def test_validate_reports_a_listing_that_fails_in_any_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

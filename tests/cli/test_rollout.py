@@ -48,7 +48,9 @@ def test_a_task_of_a_mixture_names_its_entry() -> None:
 
 
 def test_the_command_line_changes_the_policy() -> None:
-    settings = policy_settings(training(), Asked("t", model="other", model_path="tinker://w", renderer="r"))
+    settings = policy_settings(
+        training({"name": "a"}), Asked("t", model="other", model_path="tinker://w", renderer="r")
+    )
     assert (settings.model_name, settings.weights, settings.renderer_name) == ("other", "tinker://w", "r")
     assert settings.sampling_seed == 3
     evaluation = EvalRun.model_validate({"inference": {"model_name": "m", "model_path": "tinker://e"}})
