@@ -113,5 +113,5 @@ def test_preparing_says_what_the_site_profile_gave(
 ) -> None:
     (tmp_path / "site.yaml").write_text("runs: here\n")
     monkeypatch.setenv("PLATOON_SITE", str(tmp_path / "site.yaml"))
-    run(["prepare", str(config)])
+    assert run(["prepare", str(config), "environments=[{env: platoon-number-search, harness: platoon-react}]"]) == 0
     assert f"platoon: site profile {tmp_path / 'site.yaml'}" in capsys.readouterr().err
