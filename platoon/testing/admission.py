@@ -43,7 +43,7 @@ def check_group_admission(
     for level in levels:
         entry = None if level == "run" else "a"
         context = AdmissionCheckContext(
-            level, entry, {"a": {}, "b": {}}, 4, "_platoon_environment", 3.0, workflow_gives_verdicts=True
+            level, entry, _SAMPLING.described, 4, "_platoon_environment", 3.0, workflow_gives_verdicts=True
         )
         problems = component.problems("rule", options or {}, context)
         failed += [f"{level} level, options: {problem}" for problem in problems]

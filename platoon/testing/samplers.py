@@ -20,6 +20,7 @@ from platoon.draw.registry import Component
 from platoon.draw.samplers.contract import SamplerCheckContext, SamplerSetup
 from platoon.draw.samplers.hosted import HostedSampler, Scene
 from platoon.draw.samplers.registry import SAMPLERS
+from platoon.draw.samplers.settings import EntrySampling, SamplingSettings
 from platoon.draw.view import TaskStatsView
 from platoon.extensions.boundary import Boundary
 from platoon.stats.schema import EntryInfo, GroupRecord, MemberResult
@@ -214,16 +215,9 @@ class _Bench:
 
 
 def _context(level: Level) -> SamplerCheckContext:
-    settings = {
-        "weight": "tasks",
-        "seed": 0,
-        "group_size": _GROUP,
-        "success_threshold": 1.0,
-        "task_sampler": None,
-        "task_sampler_options": {},
-    }
+    run = SamplingSettings(4, tuple(EntrySampling(name, group_size=_GROUP) for name in ("a", "b")), "weighted")
     entry = None if level == "run" else "a"
-    return SamplerCheckContext(level, entry, "weighted", {"a": settings, "b": settings}, 4, "_platoon_environment")
+    return SamplerCheckContext(level, entry, run.task_sampler, run.described, run.batch_size, run.label_by)
 
 
 def _elsewhere(component: Component, options: Mapping[str, Any], levels: tuple[Level, ...]) -> Iterator[str]:

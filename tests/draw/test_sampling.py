@@ -69,6 +69,9 @@ def test_an_empty_pool_is_refused() -> None:
         (run_settings("a", "b"), 10, 12, "FairSlots"),
         (run_settings("a", "b", sampler="uniform"), 12, 12, "OrderedRows"),
         (run_settings("a", ordered=True), 10, 8, "OrderedRows"),
+        (run_settings("a", own="pass_rate"), 10, 12, "FairSlots"),
+        (run_settings("a", sampler="pass_rate"), 10, 12, "HostedSampler"),
+        (run_settings("a", "b", sampler="tests.draw.own_samplers:Alternate"), 10, 12, "HostedSampler"),
     ],
 )
 def test_which_sampler_draws(run: SamplingSettings, tasks: int, size: int, kind: str) -> None:

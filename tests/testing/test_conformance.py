@@ -232,7 +232,7 @@ class Silent(AdmissionRule):
 def test_good_samplers_pass() -> None:
     check_task_sampler("pass_rate", options={"explore": 0.5})
     check_task_sampler("stride", options={"stride": 3})
-    check_task_sampler("tests.draw.own_samplers:Alternate", levels=("run",))
+    check_task_sampler(own.Alternate, levels=("run",))
 
 
 def test_options_are_checked() -> None:

@@ -337,6 +337,31 @@ async def test_waiting_for_permits_is_a_reason_of_its_own() -> None:
         assert driver.blocked_shares()["dispatch/blocked_share/permits"] == 1.0
 
 
+async def test_rollouts_that_outlive_their_groups_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    over = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    async def rollout(lease: RolloutLease) -> None:
+        async with lease.rollout(0):
+            await over.wait()
+
+    async def workflow(draw: Draw, row: PoolRow, lease: RolloutLease) -> Output:
+        left.append(asyncio.create_task(rollout(lease)))
+        await turns(2)
+        return ["left running"]
+
+    driver = driver_of(Run(ahead=1).dispatcher(), workflow, options=DriverOptions(1))
+    async with driving(driver):
+        await take(driver, 2)
+        await turns()
+        assert driver.traffic.rollouts.value == len(left) == 4
+        over.set()
+        await asyncio.gather(*left)
+        assert driver.traffic.rollouts.value == 0
+    said = [record.getMessage() for record in caplog.records if "more rollouts run" in record.getMessage()]
+    assert said == ["more rollouts run than max_concurrent_rollouts: 1 allows; await each in its block"]
+
+
 async def test_draws_that_a_full_backlog_skips_are_warned_of_once_a_label(caplog: pytest.LogCaptureFixture) -> None:
     gates = Gates()
     run = Run(tasks=60, batch_size=1, ahead=3, steps=20, limits={"s": 1}, labels="sssssssf")

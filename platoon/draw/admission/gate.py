@@ -61,10 +61,6 @@ class AdmissionSettings:
 def check_admission(settings: AdmissionSettings, sampling: SamplingSettings, *, gives_verdicts: bool = True) -> None:
     """Look the rules up and check their options. ConfigError reports all of them."""
     problems: list[str] = []
-    entries = {
-        entry.label: {"group_size": entry.group_size, "success_threshold": entry.success_threshold}
-        for entry in sampling.entries
-    }
     places: list[tuple[str | None, str, EntryRule]] = [
         (None, "train.group_admission", EntryRule(settings.rule, settings.options)),
         *((label, f"environments[{label}].group_admission", own) for label, own in settings.entries.items()),
@@ -78,7 +74,7 @@ def check_admission(settings: AdmissionSettings, sampling: SamplingSettings, *, 
         context = AdmissionCheckContext(
             level="run" if label is None else "entry",
             entry=label,
-            entries=entries,
+            entries=sampling.described,
             batch_size=sampling.batch_size,
             label_column=sampling.label_by,
             max_groups_per_step=settings.max_groups_per_step,

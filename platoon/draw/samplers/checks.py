@@ -57,22 +57,11 @@ def _level_problems(settings: SamplingSettings, found: dict[str | None, Componen
 
 
 def _context(settings: SamplingSettings, label: str | None) -> SamplerCheckContext:
-    entries = {
-        entry.label: {
-            "weight": entry.weight,
-            "seed": entry.seed,
-            "group_size": entry.group_size,
-            "success_threshold": entry.success_threshold,
-            "task_sampler": entry.task_sampler,
-            "task_sampler_options": dict(entry.task_sampler_options),
-        }
-        for entry in settings.entries
-    }
     return SamplerCheckContext(
         level="run" if label is None else "entry",
         entry=label,
         run_sampler=settings.task_sampler,
-        entries=entries,
+        entries=settings.described,
         batch_size=settings.batch_size,
         label_column=settings.label_by,
     )

@@ -45,6 +45,11 @@ class SamplingSettings:
     listing_ordered: bool = False
 
     @property
+    def described(self) -> dict[str, dict[str, Any]]:
+        """What checks of samplers and rules see of each entry."""
+        return {entry.label: {key: vars(entry)[key] for key in vars(entry) if key != "label"} for entry in self.entries}
+
+    @property
     def hands_slots(self) -> bool:
         """True when the run's sampler hands slots to entries, so that entry samplers draw the rows."""
         if self.task_sampler == "auto":
