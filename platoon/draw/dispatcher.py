@@ -8,11 +8,11 @@ horizon of (max_staleness + 1) batches nor what the remaining steps train, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from platoon.draw.backlog import Backlog, Token
-from platoon.draw.places import Places
+from platoon.draw.places import DispatchSettings, Places
 from platoon.draw.pool import TaskPool
 from platoon.draw.records import (
     Ask,
@@ -32,36 +32,7 @@ from platoon.draw.samplers.hosted import Scene
 from platoon.draw.samplers.sampling import Owed, Pick, Sampling
 from platoon.stats.schema import Fate
 
-
-@dataclass(frozen=True)
-class DispatchSettings:
-    """Bounds of a run's dispatch.
-
-    `max_staleness` None means no horizon. `group_sizes` holds entries whose size differs from `group_size`. `limits`
-    caps the running groups of a label; draws of a full label wait, at most `backlog` of them (None: 4 batches).
-    `cap`: most groups a step counts when a rule admits groups; None when every group is admitted.
-    """
-
-    batch_size: int
-    group_size: int
-    max_staleness: int | None = None
-    group_sizes: Mapping[str, int] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
-    backlog: int | None = None
-    cap: int | None = None
-
-    def size_of(self, entry: str | None) -> int:
-        """Rollouts of one group of this entry."""
-        return self.group_sizes.get(entry, self.group_size) if entry is not None else self.group_size
-
-    @property
-    def backlog_limit(self) -> int:
-        return 4 * self.batch_size if self.backlog is None else self.backlog
-
-    @property
-    def horizon(self) -> int | None:
-        """Most groups that may be started and not yet trained; None without a bound."""
-        return None if self.max_staleness is None else (self.max_staleness + 1) * self.batch_size
+__all__ = ["DispatchSettings", "Dispatcher"]
 
 
 class Dispatcher:

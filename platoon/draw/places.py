@@ -8,27 +8,47 @@ owns it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from platoon.draw.records import Key
 from platoon.stats.schema import FATES, Fate
 
 
-class Bounds(Protocol):
-    """What limits the places."""
+@dataclass(frozen=True)
+class DispatchSettings:
+    """Bounds of a run's dispatch.
+
+    `max_staleness` None means no horizon. `group_sizes` holds entries whose size differs from `group_size`. `limits`
+    caps the running groups of a label; draws of a full label wait, at most `backlog` of them (None: 4 batches).
+    `cap`: most groups a step counts when a rule admits groups; None when every group is admitted.
+    """
+
+    batch_size: int
+    group_size: int
+    max_staleness: int | None = None
+    group_sizes: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    backlog: int | None = None
+    cap: int | None = None
+
+    def size_of(self, entry: str | None) -> int:
+        """Rollouts of one group of this entry."""
+        return self.group_sizes.get(entry, self.group_size) if entry is not None else self.group_size
 
     @property
-    def batch_size(self) -> int: ...
+    def backlog_limit(self) -> int:
+        return 4 * self.batch_size if self.backlog is None else self.backlog
+
     @property
-    def max_staleness(self) -> int | None: ...
-    @property
-    def cap(self) -> int | None: ...
+    def horizon(self) -> int | None:
+        """Most groups that may be started and not yet trained; None without a bound."""
+        return None if self.max_staleness is None else (self.max_staleness + 1) * self.batch_size
 
 
 class Places:
     """`steps_left` batches are to be trained. `asking`: a group is being chosen and has its place."""
 
-    def __init__(self, bounds: Bounds, steps_left: int) -> None:
+    def __init__(self, bounds: DispatchSettings, steps_left: int) -> None:
         self.steps_left = steps_left
         self.asking = False
         self._bounds = bounds
