@@ -16,6 +16,7 @@ from typing import IO, Any
 _MAGIC = b"PAR1"
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
 _INTEGERS = (4, 5, 6)
+_ONE = [bytes([value]) for value in range(256)]
 # field numbers of parquet.thrift
 _SCHEMA, _ROWS, _ROW_GROUPS = 2, 3, 4
 _COLUMNS, _GROUP_OFFSET, _ORDINAL = 1, 5, 7
@@ -26,57 +27,67 @@ Struct = dict[int, tuple[int, Any]]  # field number to (type, value)
 Elements = tuple[int, list[Any]]  # type of the elements, and they
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at `at`, and where it ends."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    found, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found, at
+        shift += 7
 
-    def _varint(self) -> int:
-        found, shift = 0, 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            found |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return found
-            shift += 7
 
-    def _zigzag(self) -> int:
-        raw = self._varint()
-        return (raw >> 1) ^ -(raw & 1)
+def _read(kind: int, data: bytes, at: int) -> tuple[Any, int]:
+    """The value of a type that begins at `at`, and where it ends."""
+    if kind in _INTEGERS:
+        raw, at = _read_varint(data, at)
+        return (raw >> 1) ^ -(raw & 1), at
+    if kind == _BINARY:
+        length, at = _read_varint(data, at)
+        return data[at : at + length], at + length
+    if kind == _STRUCT:
+        return _read_struct(data, at)
+    if kind in (_LIST, _SET):
+        count, of = data[at] >> 4, data[at] & 0x0F
+        count, at = (count, at + 1) if count < 15 else _read_varint(data, at + 1)
+        items = []
+        for _ in range(count):
+            item, at = _read(of, data, at)
+            items.append(item)
+        return (of, items), at
+    if kind in (_TRUE, _FALSE, _BYTE):  # flags are a byte each inside a list only
+        return data[at : at + 1], at + 1
+    if kind == _DOUBLE:
+        return data[at : at + 8], at + 8
+    raise ValueError(f"a Parquet footer holds type {kind} of Thrift's compact protocol, which is not read here")
 
-    def _take(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count]
-        self._at += count
-        return found
 
-    def value(self, kind: int) -> Any:
-        if kind in _INTEGERS:
-            return self._zigzag()
-        if kind == _BINARY:
-            return self._take(self._varint())
-        if kind == _STRUCT:
-            return self.struct()
-        if kind in (_LIST, _SET):
-            head = self._take(1)[0]
-            count, of = head >> 4, head & 0x0F
-            return of, [self.value(of) for _ in range(self._varint() if count == 15 else count)]
-        if kind in (_TRUE, _FALSE, _BYTE):  # flags are a byte each inside a list only
-            return self._take(1)
-        if kind == _DOUBLE:
-            return self._take(8)
-        raise ValueError(f"a Parquet footer holds type {kind} of Thrift's compact protocol, which is not read here")
-
-    def struct(self) -> Struct:
-        found: Struct = {}
-        number = 0
-        while head := self._take(1)[0]:
-            kind = head & 0x0F
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            found[number] = (kind, None if kind in (_TRUE, _FALSE) else self.value(kind))
-        return found
+def _read_struct(data: bytes, at: int) -> tuple[Struct, int]:
+    found: Struct = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        kind = head & 0x0F
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _read(_INTEGERS[0], data, at)
+        value = None
+        if kind > _FALSE:
+            value, at = _read(kind, data, at)
+        found[number] = (kind, value)
+    return found, at + 1
 
 
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE[value]
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -106,13 +117,15 @@ def _encoded(kind: int, value: Any) -> bytes:
 def _encoded_struct(fields: Struct) -> bytes:
     found: list[bytes] = []
     before = 0
-    for number, (kind, value) in sorted(fields.items()):
-        near = 0 < number - before < 16
-        found.append(bytes([(number - before) << 4 | kind]) if near else bytes([kind]) + _zigzag(number))
+    for number in sorted(fields):
+        kind, value = fields[number]
+        near = number - before
+        found.append(_ONE[near << 4 | kind] if 0 < near < 16 else _ONE[kind] + _zigzag(number))
         if value is not None:
             found.append(_encoded(kind, value))
         before = number
-    return b"".join(found) + b"\0"
+    found.append(b"\0")
+    return b"".join(found)
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ class ParquetFile:
                 raise ValueError(f"{path} is not a Parquet file")
             end = size - 8 - struct.unpack("<I", tail[:4])[0]
             file.seek(end)
-            return cls(path, _Reader(file.read(size - 8 - end)).struct(), end)
+            return cls(path, _read_struct(file.read(size - 8 - end), 0)[0], end)
 
     @property
     def rows(self) -> int:
