@@ -84,7 +84,6 @@ async def open_session(
     """
     from tinker import TinkerError
 
-    train = config.train
     try:
         session = await with_retries(lambda: ServiceSession.open(address, run=run), address, "a session", stop)
     except (TinkerError, ValueError) as error:
@@ -96,6 +95,22 @@ async def open_session(
         ) from error
     if session is None:
         return None
+    length: tuple[int | None] | None = None
+    try:
+        length = await _prepare(config, session, resume, stop)
+        return None if length is None else (session, *length)
+    finally:
+        if length is None:
+            await session.close()
+
+
+async def _prepare(
+    config: TrainRun, session: ServiceSession, resume: Checkpoint | None, stop: asyncio.Event
+) -> tuple[int | None] | None:
+    """Give the session its training client and check what the run needs; the context length, None when stopped."""
+    from tinker import TinkerError
+
+    train, address = config.train, session.address
     session.sequence_mean = train.loss_reduction == "sequence_mean"
     models = await with_retries(session.models, address, "the list of models", stop)
     if models is None:
@@ -120,7 +135,7 @@ async def open_session(
         raise ConfigError(f"{begin.refused}: {address.origin} says: {service_words(error, address)}") from error
     log.info("training begins with %s; the loss is %s as a %s", begin.words, train.loss_fn, train.loss_reduction)
     await check_loss(config, session)
-    return session, models.get(train.model_name)
+    return (models.get(train.model_name),)
 
 
 @dataclass(frozen=True)
