@@ -5,8 +5,8 @@
     python benchmarks/prefect_overhead.py --url http://127.0.0.1:4200/api
 
 Servers are started here, in a temporary directory, and ended. Postgres is Debian's (`apt-get install postgresql`), on
-loopback; as root it runs as the user `nobody`. Prints milliseconds a step beyond the unrecorded ones, the same over the
-first and the last steps, and the memory of the process. Both processes share this machine with whatever else runs.
+loopback; as root it runs as the user `nobody`. Prints milliseconds a step beyond the unrecorded ones, over the whole
+run and each fifth of it, with the memory of the process. Both processes share this machine with whatever else runs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import httpx
@@ -33,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tasks.endpoint import Endpoint  # noqa: E402
+from tasks.recorder import Recorder  # noqa: E402
 from tasks.recording import phase, recorded, recording, step_finished  # noqa: E402
 from tasks.reporting import Subject, reporting  # noqa: E402
 
@@ -48,10 +50,17 @@ METRICS = {
 WARM = 20
 
 
-async def train(steps: int, body: float, run_dir: Path) -> tuple[list[float], list[float]]:
-    """Seconds of each step, and MB of memory after each."""
-    seconds: list[float] = []
-    memory: list[float] = []
+@dataclass
+class Measured:
+    """Of each step: its seconds, MB of memory after it, and whether it ran while the API was left alone."""
+
+    seconds: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    left_out: list[bool] = field(default_factory=list)
+
+
+async def train(steps: int, body: float, run_dir: Path, recorder: Recorder | None) -> Measured:
+    found = Measured()
 
     async def part() -> None:
         await asyncio.sleep(body / len(PHASES))
@@ -69,40 +78,45 @@ async def train(steps: int, body: float, run_dir: Path) -> tuple[list[float], li
                 await train_step(step)
                 step_finished(step, METRICS)
                 reporter.step(step, METRICS)
-                seconds.append(time.perf_counter() - began)
-                memory.append(resident())
+                found.seconds.append(time.perf_counter() - began)
+                found.memory.append(resident())
+                found.left_out.append(recorder is not None and recorder.breaker.is_open)
 
     await benchmark(steps)
-    return seconds, memory
+    return found
 
 
 def measure(url: str | None, steps: int, body: float) -> None:
     """In a process of its own: the steps, as JSON on stdout."""
     with tempfile.TemporaryDirectory() as directory, recording(Endpoint(url, {}) if url else None) as recorder:
-        seconds, memory = asyncio.run(train(steps, body, Path(directory)))
-    if recorder is not None and recorder.breaker.is_open:
-        raise SystemExit("the API went away during the measurement")
-    print(json.dumps({"seconds": seconds, "memory": memory}), flush=True)
+        found = asyncio.run(train(steps, body, Path(directory), recorder))
+    print(json.dumps(asdict(found)), flush=True)
     os._exit(0)  # the events still under way are Prefect's to lose here
 
 
-def measured(url: str | None, steps: int, body: float) -> tuple[list[float], list[float]]:
+def measured(url: str | None, steps: int, body: float) -> Measured:
     command = [sys.executable, __file__, "--measure", url or "none", "--steps", str(steps), "--body", str(body)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found["seconds"], found["memory"]
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def report(label: str, seconds: list[float], memory: list[float], plain: float) -> None:
-    cost = [1000 * (second - plain) for second in seconds[WARM:]]
-    part = max(1, len(cost) // 5)
+def report(label: str, found: Measured, plain: float) -> None:
+    """The cost of a step from step 20 on, of all of them and of each fifth of the run, with the memory at its end."""
+    cost = [1000 * (second - plain) for second in found.seconds[WARM:]]
     print(
         f"{label:>10}: cost of a step: median {statistics.median(cost):6.0f} ms  mean {statistics.mean(cost):6.0f} ms  "
-        f"p95 {sorted(cost)[int(0.95 * len(cost))]:6.0f} ms  max {max(cost):6.0f} ms  |  "
-        f"median of the first {part}: {statistics.median(cost[:part]):5.0f}, of the last: "
-        f"{statistics.median(cost[-part:]):5.0f}  |  memory {memory[WARM]:.0f} -> {memory[-1]:.0f} MB",
+        f"p95 {sorted(cost)[int(0.95 * len(cost))]:6.0f} ms  max {max(cost):6.0f} ms  "
+        f"({sum(found.left_out)} steps unrecorded)",
         flush=True,
     )
+    for fifth in range(5):
+        first, end = (WARM + len(cost) * at // 5 for at in (fifth, fifth + 1))
+        part = cost[first - WARM : end - WARM]
+        print(
+            f"{'':>10}  steps {first + 1:5}-{end:<5} median {statistics.median(part):6.0f} ms  "
+            f"mean {statistics.mean(part):6.0f} ms  memory {found.memory[end - 1]:.0f} MB",
+            flush=True,
+        )
 
 
 def resident() -> float:
@@ -199,17 +213,17 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.measure:
         measure(None if asked.measure == "none" else asked.measure, asked.steps, asked.body)
-    plain = statistics.median(measured(None, asked.steps, asked.body)[0])
+    plain = statistics.median(measured(None, asked.steps, asked.body).seconds)
     print(f"{'plain':>10}: {1000 * plain:.1f} ms a step, {asked.steps} steps", flush=True)
     servers = {"sqlite": sqlite_server, "postgres": postgres_server}
     chosen = servers if asked.database == "both" else {asked.database: servers[asked.database]}
     if asked.url:
-        report("url", *measured(asked.url, asked.steps, asked.body), plain)
+        report("url", measured(asked.url, asked.steps, asked.body), plain)
         return
     for label, server in chosen.items():
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            report(label, *measured(stack.enter_context(server(directory)), asked.steps, asked.body), plain)
+            report(label, measured(stack.enter_context(server(directory)), asked.steps, asked.body), plain)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def test_the_job_template_uses_only_variables_it_declares() -> None:
     pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > 30
     assert pod["restartPolicy"] == "Never"
+    assert pod["completions"] == pod["parallelism"] == 1, "prefect-kubernetes asks for them in the pod's template"
 
 
 def test_the_compose_file_waits_for_postgres_and_has_no_password_of_its_own() -> None:
