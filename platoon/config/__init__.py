@@ -4,8 +4,8 @@ Imports neither torch, tinker nor prefect, and no other room.
 """
 
 from platoon.config.arguments import load_config
-from platoon.config.base import Section, given
-from platoon.config.deprecations import DeprecatedKey, PlatoonDeprecationWarning
+from platoon.config.base import DeprecatedKey, Section, given
+from platoon.config.deprecations import PlatoonDeprecationWarning
 from platoon.config.entries import (
     AgentsConfig,
     EnvironmentConfig,
@@ -19,6 +19,7 @@ from platoon.config.layers import lay, rollout_settings
 from platoon.config.load import Loaded, Resolver, add_project_path, load
 from platoon.config.partial import Partial, load_partial
 from platoon.config.problems import ConfigError, Problem
+from platoon.config.records import update_run_lock, write_run_record
 from platoon.config.rollout import InferenceParams, RolloutConfig, StragglerPolicy, WorkflowConfig
 from platoon.config.run_lock import RunLock
 from platoon.config.runs import (
@@ -89,5 +90,7 @@ __all__ = [
     "resolve_config",
     "rollout_settings",
     "run_directory",
+    "update_run_lock",
     "workflow_settings",
+    "write_run_record",
 ]

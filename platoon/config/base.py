@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from platoon.config.problems import Problem
-
-if TYPE_CHECKING:
-    from platoon.config.deprecations import DeprecatedKey
 
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?")
 
@@ -61,6 +59,19 @@ Text = Annotated[str, AfterValidator(_not_blank)]
 Directory = Annotated[Text, AfterValidator(_directory)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
 NumericMap = Annotated[dict[str, Any], BeforeValidator(_numbers_in)]
+
+
+@dataclass(frozen=True)
+class DeprecatedKey:
+    """`renamed_to`: the key of the same section that replaces it; else `instead` says what to write.
+
+    `former_default`: a renamed key with this value gives way to its new name when both are given.
+    """
+
+    removed_in: str
+    renamed_to: str | None = None
+    instead: str = ""
+    former_default: Any = ...
 
 
 class Section(BaseModel):

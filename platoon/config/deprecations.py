@@ -9,30 +9,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from platoon.config.base import Section
 from platoon.config.problems import KeyPath, Problem, dotted, show
 from platoon.config.schema import below, section_of
-
-if TYPE_CHECKING:
-    from platoon.config.base import Section
 
 
 class PlatoonDeprecationWarning(FutureWarning):
     """Something a configuration or a call uses that a coming release removes."""
-
-
-@dataclass(frozen=True)
-class DeprecatedKey:
-    """`renamed_to`: the key of the same section that replaces it; else `instead` says what to write.
-
-    `former_default`: a renamed key with this value gives way to its new name when both are given.
-    """
-
-    removed_in: str
-    renamed_to: str | None = None
-    instead: str = ""
-    former_default: Any = ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platoon.config import Loaded
 from platoon.config.records import LOCK, update_lock
@@ -36,6 +36,7 @@ from platoon.train.evaluation import Due, EvaluationLoop
 from platoon.train.group import GroupRolloutWorkflow, straggler_policy
 from platoon.train.metrics import EvaluationMetrics, StepMetrics
 from platoon.train.opening import sample_timeout_seconds
+from platoon.train.plan import RunPlan
 from platoon.train.pruning import Pruner, PrunerParts, Rules
 from platoon.train.recorder import Recorder, RecorderParts, Tables
 from platoon.train.resume import Restored, restore_draws, restore_statistics
@@ -49,9 +50,6 @@ from platoon.train.stop import StopRequest, watch_stop_file
 from platoon.train.transforms import Pipeline
 from platoon.train.usage import usage_rows
 from platoon.train.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from platoon.train.run import RunPlan
 
 
 @dataclass(frozen=True)

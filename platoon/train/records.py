@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platoon.config import ConfigError, Loaded
 from platoon.config.records import supervisor_pid, update_lock, write_process_record, write_run_record
 from platoon.extensions.components import Components
 from platoon.render import tool_call_parsing
 from platoon.train.identity import IDENTITY, bind_identity, overlap_warnings, run_identity
-
-if TYPE_CHECKING:
-    from platoon.train.run import RunPlan
+from platoon.train.plan import RunPlan
 
 log = logging.getLogger("platoon.train")
 

@@ -16,21 +16,20 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from platoon.config import ConfigError, Loaded, RunLock, TrainRun, add_project_path, run_directory
 from platoon.config.records import check_name
-from platoon.draw.plan import SamplingPlan
 from platoon.train.assembly import Assembly, assemble, either
 from platoon.train.background import unless
 from platoon.train.checkpoints import Checkpoint, newest_resumable, next_start, warn_of_torn_rows
 from platoon.train.components import start_components
-from platoon.train.environments import Environments
-from platoon.train.evaluation import EvaluationPlan, evaluated_steps
+from platoon.train.evaluation import EvaluationPlan
 from platoon.train.extensions import TrainingExtensions
 from platoon.train.opening import Service, find_service, open_session, start_service
+from platoon.train.plan import RunPlan, nothing_left
 from platoon.train.planning import plan_tasks
 from platoon.train.records import record_start
 from platoon.train.step import LoopState, Phase, StepReport, direct
@@ -50,37 +49,6 @@ class RunResult:
     step: int
     steps: int
     exit_code: int = 0
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What a start is to do, known before the training service is asked for anything."""
-
-    config: TrainRun
-    run_dir: Path
-    train: Environments
-    held_out: Environments | None
-    sampling: SamplingPlan
-    end_step: int
-    evaluation: EvaluationPlan
-    resume: Checkpoint | None
-    start: int
-    extensions: TrainingExtensions = field(default_factory=TrainingExtensions)
-
-    @property
-    def start_step(self) -> int:
-        return self.resume.batch if self.resume is not None else 0
-
-    @property
-    def nothing_to_do(self) -> bool:
-        """True when every step is trained and the evaluation due at the end was made."""
-        return nothing_left(self.run_dir, self.start_step, self.end_step, self.evaluation)
-
-
-def nothing_left(run_dir: Path, step: int, end_step: int, evaluation: EvaluationPlan) -> bool:
-    """Whether a run that stands at `step` trained all its steps and made the evaluation due at the last one."""
-    due = evaluation.due(end_step) and end_step not in evaluated_steps(run_dir)
-    return step >= end_step and not due
 
 
 class TrainingRun:

@@ -6,7 +6,6 @@ Samplers, bounds, permits and rules follow from the config. It starts nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from platoon.config import TrainRun, workflow_settings
 from platoon.draw.admission.gate import AdmissionGate
@@ -21,10 +20,8 @@ from platoon.stats.store import TaskStatsStore
 from platoon.train.admitting import admission_settings, admission_warnings, rule_mode
 from platoon.train.dispatch import DriverOptions
 from platoon.train.environments import Environments, sampling_settings
+from platoon.train.plan import RunPlan
 from platoon.train.starts import TIMER_EXTRA_SECONDS, StartLimit
-
-if TYPE_CHECKING:
-    from platoon.train.run import RunPlan
 
 log = logging.getLogger("platoon.train")
 

@@ -14,7 +14,7 @@ from platoon.cli.app import run
 SCHEMA = """
 from typing import ClassVar
 from platoon.config import Section
-from platoon.config.deprecations import DeprecatedKey
+from platoon.config.base import DeprecatedKey
 
 class Mine(Section):
     DEPRECATED: ClassVar = {"old": DeprecatedKey("0.6.0", renamed_to="new")}

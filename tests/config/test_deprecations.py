@@ -7,8 +7,8 @@ import pytest
 from pydantic import Field
 
 from platoon.config import load_partial
-from platoon.config.base import Section
-from platoon.config.deprecations import DeprecatedKey, replace_deprecated, without_unused
+from platoon.config.base import DeprecatedKey, Section
+from platoon.config.deprecations import replace_deprecated, without_unused
 
 
 class Inner(Section):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from platoon.config import ConfigError, TrainRun, load
-from platoon.config.deprecations import DeprecatedKey
+from platoon.config.base import DeprecatedKey
 from platoon.config.records import RESOLVED, dump_resolved, start_records
 from platoon.envs.named import NamedEnvironments
 from platoon.registry import register_trainer_config
