@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from platoon.stats.files import sync
+
 
 @dataclass(frozen=True)
 class JsonLines:
@@ -73,11 +75,13 @@ class JsonlTail:
 def append_row(path: Path, row: Mapping[str, Any], *, compact: bool = False) -> None:
     """Append one object and fsync. Starts a new line when the last one lacks its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = encode_row(row, compact=compact)
+    line, new = encode_row(row, compact=compact), not path.exists()
     with path.open("ab+") as file:
         file.write((b"" if ends_whole(path) else b"\n") + line)
         file.flush()
         os.fsync(file.fileno())
+    if new:
+        sync(path.parent)
 
 
 def encode_row(row: Mapping[str, Any], *, compact: bool = False) -> bytes:
