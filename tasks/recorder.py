@@ -25,7 +25,7 @@ T = TypeVar("T")
 BUSY = (429, 503)
 PATIENCE_SECONDS = 1.8  # that a step may wait for the API in all
 WATCH_SECONDS = 2.0  # between two looks for a lost API
-USUAL_SECONDS, USUAL_SHARE = 0.5, 0.05  # of waiting in a call that nobody minds: so long, and so much of its time
+USUAL_SECONDS, USUAL_SHARE = 1.0, 0.05  # of waiting in a call that nobody minds: so long, and so much of its time
 DEBT_SECONDS = 3.0  # of waiting beyond that, until the API counts as too slow
 log = logging.getLogger("platoon.orchestration")
 

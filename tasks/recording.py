@@ -314,7 +314,7 @@ class Hurried(httpx.AsyncBaseTransport):
             async with asyncio.timeout(left if math.isfinite(left) else None):
                 return await self._inner.handle_async_request(request)
         except TimeoutError as error:
-            raise httpx.ReadTimeout(f"no answer within {left:.1f} s", request=request) from error
+            raise httpx.ReadTimeout("it answers too slowly for a step to wait", request=request) from error
         except httpx.TransportError:
             left = 0.0  # it is away: what else the call would ask it fails at once
             raise
