@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from platoon import gym as gym
     from platoon.harness.registry import harness as harness
 
 __version__ = "0.4.0"
@@ -45,7 +46,7 @@ _NAMES = {
     "Trajectory": "platoon.rollout.trajectory",
     "TrajectoryCollection": "platoon.rollout.trajectory",
 }
-_MODULES = ("harness",)
+_MODULES = ("gym", "harness")
 
 
 def __getattr__(name: str) -> Any:

@@ -38,7 +38,7 @@ def builtins() -> Mapping[str, Mapping[str, str]]:
 
     return {
         "harness": core_harnesses(),
-        "program": {"single": "platoon.rollout.programs:single"},
+        "program": {name: f"platoon.rollout.programs:{name}" for name in ("gym", "single")},
         "environment": core_environments(),
         "reward_processor": {"platoon-delegation": "platoon.credit.processors:delegation"},
         "task_sampler": dict.fromkeys(CORE_SAMPLERS, SAMPLERS),

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+from platoon.envs.gym import StepEnvError
 from platoon.extensions.boundary import Boundary
 from platoon.gateway.errors import ContextWindowExceededError
 from platoon.harness.contract import AgentContext, AgentResult, AgentStatus
@@ -108,6 +109,8 @@ def _blame(error: BaseException, faults: list[Fault]) -> Blame | None:
             continue
         if id(at) in by_id:
             return by_id[id(at)]
+        if isinstance(at, StepEnvError):
+            return "env_error"
         seen.add(id(at))
         pending += [at.__cause__, at.__context__]
         if isinstance(at, BaseExceptionGroup):

@@ -1,4 +1,5 @@
-"""Programs: how an episode's agent run and grade are put together. `single` runs one agent and grades.
+"""Programs: how an episode's agent run and grade are put together. `single` runs one agent and grades;
+`gym` takes the return of a step environment.
 
 A program is an async function of an `EpisodeContext` that returns an `Outcome`. It is named `name[@version]` when
 registered with the decorator, or `module:function`.
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from platoon.config.problems import ConfigError, nearest
+from platoon.envs.ors.calls import numeric
 from platoon.extensions.entry_points import installed, load
 from platoon.extensions.names import (
     RESERVED_PROGRAMS,
@@ -59,8 +61,6 @@ def get_program(reference: str) -> EpisodeProgram:
     if ":" in reference:
         return _import(reference)
     name, wanted = split_reference(reference)
-    if name == "gym":
-        raise ConfigError("program 'gym' is not built yet; use single or a program of your own")
     if name not in _registered:
         try:
             load("program", name, lambda text: is_reserved(text, RESERVED_PROGRAMS))
@@ -104,3 +104,16 @@ async def single(episode: EpisodeContext) -> Outcome:
     if episode.config.propagate_root_success:
         episode.add_finalizer(propagate_root_success)
     return await episode.grade()
+
+
+@program("gym")
+async def gym(episode: EpisodeContext) -> Outcome:
+    """Score `gym_return`, which the harness noted, when the agent completed or used up its steps; else the grade."""
+    result = await episode.run()
+    noted = episode.root.misc.get("gym_return")
+    if result.status not in ("completed", "limit") or noted is None:
+        return await episode.grade()
+    total = numeric(noted)
+    if total is None:
+        raise ValueError(f"gym_return must be a finite number, not {noted!r}")
+    return Outcome("scored", {"reward": total})

@@ -59,7 +59,6 @@ async def test_a_finalizer_that_raises_leaves_an_error_and_none_of_its_changes()
     [
         ("singel", "did you mean single"),
         ("acme-halved@2", "no such version"),
-        ("gym", "not built yet"),
         ("tests.rollout.programs_here:nothing", "no attribute"),
         ("tests.rollout.test_programs:COUNTING", "cannot be called"),
     ],
