@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import platoon
-from platoon.config import ConfigError, RunLock, add_project_path, load
-from platoon.config.records import RESOLVED, dump_resolved, update_lock, write_lock, write_process_record
+from platoon.config import ConfigError, RunLock, add_project_path, load, update_run_lock
+from platoon.config.records import RESOLVED, dump_resolved, write_lock, write_process_record
 from platoon.config.run_lock import FRESH_SECONDS, current_boot_id
 
 from .conftest import MINIMAL, Write
@@ -78,7 +78,7 @@ def test_a_resolved_file_finds_the_projects_modules(write: Write, monkeypatch: p
 
 def test_lock_json(tmp_path: Path) -> None:
     written = write_lock(tmp_path, ["train", "x.yaml"], entry_settings={"a": 1})
-    update_lock(tmp_path, excluded_tasks={"b": 2})
+    update_run_lock(tmp_path, excluded_tasks={"b": 2})
     lock = json.loads((tmp_path / "lock.json").read_text())
     assert lock == {**written, "excluded_tasks": {"b": 2}}
     assert lock["versions"]["platoon"] == platoon.__version__
@@ -86,7 +86,7 @@ def test_lock_json(tmp_path: Path) -> None:
     assert lock["argv"] == ["train", "x.yaml"]
     assert lock["platoon_git_sha"] is None or len(lock["platoon_git_sha"]) == 40
     with pytest.raises(ConfigError, match="cannot be read"):
-        update_lock(tmp_path / "none", a=1)
+        update_run_lock(tmp_path / "none", a=1)
     write_process_record(tmp_path, "train")
     record = json.loads((tmp_path / "process.json").read_text())
     assert (record["pid"], record["label"]) == (os.getpid(), {"platoon.run": str(tmp_path)})

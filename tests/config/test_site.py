@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from platoon.config import ConfigError, load, run_directory
-from platoon.config.records import RESOLVED, check_name, dump_resolved, start_records, write_lock, write_run_record
+from platoon.config import ConfigError, load, run_directory, write_run_record
+from platoon.config.records import RESOLVED, check_name, dump_resolved, start_records, write_lock
 from platoon.config.site import SiteProfile, isolation_problems, read_site
 
 from .conftest import MINIMAL, Write
