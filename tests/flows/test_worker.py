@@ -24,7 +24,7 @@ from tests.train.running import PROJECT, lines, run_dir, start, wait_until
 
 pytestmark = [pytest.mark.orchestrated, pytest.mark.timeout(290)]
 BOOTSTRAP = ROOT / "deployments" / "bootstrap.py"
-STEPS = 60
+STEPS = 5000  # more than a run trains until the next one of the test has started
 DRAWS_A_STEP = 3 * 3
 
 

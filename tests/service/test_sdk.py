@@ -192,13 +192,16 @@ def test_a_wrong_key_is_refused_at_once(service_url: str) -> None:
 
 async def test_a_restarted_service_has_its_checkpoints_and_new_model_ids(tmp_path: Path) -> None:
     def first(url: str) -> tuple[str, str, str, list[int], list[float]]:
-        client = trainer(tinker.ServiceClient(base_url=url, api_key=KEY))
+        sdk = tinker.ServiceClient(base_url=url, api_key=KEY)
+        client = trainer(sdk)
         step(client, [TARGET])
         state = client.save_state("a").result().path
         weights = client.save_weights_for_sampler("a").result().path
         tokens = sample(client.create_sampling_client(weights))[0].tokens
         step(client, [TARGET])
-        return client.model_id, state, weights, tokens, scores(client, TARGET)
+        trained = scores(client, TARGET)
+        sdk.holder.close()
+        return client.model_id, state, weights, tokens, trained
 
     def second(url: str, state: str, weights: str) -> tuple[str, list[int], list[float]]:
         sdk = tinker.ServiceClient(base_url=url, api_key=KEY)
@@ -206,7 +209,10 @@ async def test_a_restarted_service_has_its_checkpoints_and_new_model_ids(tmp_pat
         client = trainer(sdk)
         client.load_state_with_optimizer(state).result()
         step(client, [TARGET])
-        return client.model_id, sample(sdk.create_sampling_client(model_path=weights))[0].tokens, scores(client, TARGET)
+        again = sample(sdk.create_sampling_client(model_path=weights))[0].tokens
+        resumed = scores(client, TARGET)
+        sdk.holder.close()
+        return client.model_id, again, resumed
 
     async with local_service(tmp_path, NAME, key=KEY) as url:
         old_id, state, weights, tokens, trained = await asyncio.to_thread(first, url)
