@@ -7,6 +7,7 @@ owner with another boot id counts as live while its heartbeat is fresh.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,10 +24,12 @@ from platoon.config.problems import ConfigError
 
 BEAT_SECONDS = 20.0
 FRESH_SECONDS = 120.0
+NO_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class RunLock:
-    """Context manager that holds a run directory. Entering raises ConfigError, naming the owner, when it is held.
+    """Context manager that holds a run directory. Entering raises ConfigError, naming the owner, when it is held, and
+    when the directory can be neither made nor written.
 
     `clock` gives seconds since the epoch; `boot_id` identifies the running kernel; `key` is the config key that names
     another directory.
@@ -42,6 +45,7 @@ class RunLock:
     ) -> None:
         self.run_dir = run_dir
         self._key = key
+        self._place = "log_path" if key == "stats.trial_name" else key
         self._clock = clock
         self._boot_id = boot_id if boot_id is not None else current_boot_id()
         self._descriptor: int | None = None
@@ -53,8 +57,16 @@ class RunLock:
         return self.run_dir / "owner.json"
 
     def __enter__(self) -> Self:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.run_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.run_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in NO_PLACE:  # a full disk is no fault of the configuration
+                raise
+            raise ConfigError(
+                f"{self.run_dir} cannot hold the results: {error.strerror} ({error.filename}); "
+                f"use {self._place} to name a directory that can be written"
+            ) from error
         try:
             self._take(descriptor)
             self.beat()

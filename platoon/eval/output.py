@@ -30,11 +30,9 @@ def policy_name(config: EvalRun) -> str:
 
 
 def choose_output(config: EvalRun, root: Path) -> Path:
-    """`inference.output_dir`, else a new directory `<root>/eval/<policy>/<UTC time>`, created here."""
+    """`inference.output_dir`, which the lock makes, else a new directory `<root>/eval/<policy>/<UTC time>`."""
     if config.inference.output_dir is not None:
-        path = Path(config.inference.output_dir).expanduser().absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        return Path(config.inference.output_dir).expanduser().absolute()
     base = root / "eval" / policy_name(config)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     for number in range(1, 10_000):

@@ -28,7 +28,7 @@ def read_jsonl(path: Path) -> JsonLines:
     """Read a file; a missing one has no rows."""
     try:
         return _parsed(path, path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return JsonLines([])
 
 

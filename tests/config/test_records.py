@@ -154,3 +154,13 @@ def test_another_machine_counts_as_live_while_its_heartbeat_is_fresh(tmp_path: P
     (tmp_path / "owner.json").write_text("{torn")
     with RunLock(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(("key", "remedy"), [("stats.trial_name", "log_path"), ("inference.output_dir",) * 2])
+def test_a_place_that_cannot_hold_results_is_a_problem_of_the_configuration(
+    tmp_path: Path, key: str, remedy: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    for run_dir in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=f"cannot hold the results: .*use {remedy}"), RunLock(run_dir, key=key):
+            pass

@@ -53,6 +53,7 @@ def test_a_torn_last_line_is_reported_and_the_next_row_starts_afresh(tmp_path: P
     append_row(path, {"a": 3})
     assert read_jsonl(path).rows == [{"a": 1}, {"a": 3}]
     assert read_jsonl(tmp_path / "missing").rows == []
+    assert read_jsonl(path / "below-a-file").rows == []
     with pytest.raises(ValueError):
         append_row(path, {"a": float("nan")})
 
