@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 log = logging.getLogger("platoon.watchdog")
@@ -34,6 +36,7 @@ class Watchdog:
         self._leave = leave
         self._last = clock()
         self._warned = False
+        self._watched = threading.get_ident()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -45,6 +48,7 @@ class Watchdog:
     def start(self) -> None:
         """Begin to watch; the time counts from here."""
         self.heartbeat()
+        self._watched = threading.get_ident()
         self._stopped.clear()
         self._thread = threading.Thread(target=self._watch, name="platoon-watchdog", daemon=True)
         self._thread.start()
@@ -60,7 +64,10 @@ class Watchdog:
         """One look: True when the time was up and the process was told to leave."""
         idle = self._clock() - self._last
         if idle > self.timeout_seconds:
-            log.error("no progress for %.0f s (watchdog.timeout_seconds %.0f): leaving", idle, self.timeout_seconds)
+            limit = self.timeout_seconds
+            log.error(
+                "no progress for %.0f s (watchdog.timeout_seconds %.0f): leaving%s", idle, limit, self._standing()
+            )
             if self._on_timeout is not None:
                 self._on_timeout()
             self._leave(self.exit_code)
@@ -69,6 +76,11 @@ class Watchdog:
             self._warned = True
             log.warning("no progress for %.0f s; the watchdog ends the run at %.0f s", idle, self.timeout_seconds)
         return False
+
+    def _standing(self) -> str:
+        """Where the thread that started the watch is: its innermost frames name what blocks it."""
+        frame = sys._current_frames().get(self._watched)
+        return "" if frame is None else "; it is at\n" + "".join(traceback.format_stack(frame)[-6:]).rstrip()
 
     def _watch(self) -> None:
         while not self._stopped.wait(min(60.0, self.timeout_seconds / 10)):

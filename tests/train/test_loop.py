@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -170,6 +171,17 @@ async def test_without_a_policy_nothing_is_said_of_cutting(
         await to_the_end(run)
     keys_logged = set(read_table(run_dir(tmp_path), "metrics")["key"])
     assert not [key for key in keys_logged if "censoring" in key or "straggler" in key]
+
+
+def test_watchdog_says_where_the_thread_that_it_watches_is(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    watchdog = Watchdog(1.0, clock=lambda: now[0], leave=lambda code: None)
+    now[0] = 2.0
+    looking = threading.Thread(target=watchdog.check)
+    looking.start()
+    looking.join()
+    assert "; it is at" in caplog.text
+    assert "in test_watchdog_says_where" in caplog.text
 
 
 def test_watchdog_counts_from_the_last_progress() -> None:
