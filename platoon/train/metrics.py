@@ -32,6 +32,7 @@ from platoon.stats.tracker import Tracker
 from platoon.train.admitting import AdmissionMetrics
 from platoon.train.dispatch import DispatchDriver, Settled
 from platoon.train.evaluation import Evaluated
+from platoon.train.idle_warning import IdleWarning
 from platoon.train.recorded_groups import group_record
 from platoon.train.stale_warning import StaleWarning
 from platoon.train.step import LoopState, StepWork
@@ -59,6 +60,7 @@ class StepMetrics:
 
     def __post_init__(self) -> None:
         self._stale = StaleWarning(self.config.train.max_staleness)
+        self.idle = IdleWarning()
         self._tracker = Tracker("train")
         self._pool = PoolMetrics(self.store, self.prefixes)
         self._began = self._logged = self.clock()
@@ -105,6 +107,7 @@ class StepMetrics:
         self._logged = now
         counted = [item for item in items if item.output is not None and not item.marker]
         self._stale.step(sum(item.stale for item in counted), len(counted), found)
+        self.idle.step(state.train_step, work.updates, items)
         return found
 
     def _admission(self, work: StepWork, items: Sequence[Dequeued], draws: float) -> dict[str, float]:

@@ -226,9 +226,11 @@ class Recorder:
             log.warning("the tables cannot be written now (%s); %s", error, otherwise)
 
     def close(self, exit_code: int = 0) -> None:
-        """Write what is held and end the sinks."""
+        """Write what is held, end the sinks, and say when nothing was learned."""
         self._take_in()
         self._flush_tables("rows since the last checkpoint are lost")
         self._parts.events.close()
         for sink in self._parts.sinks:
             sink.close(exit_code)
+        if text := self._parts.step_metrics.idle.ended():
+            log.warning("%s", text)

@@ -92,3 +92,15 @@ class Unprepared(Saying):
 
     async def open(self, task: Task, *, rollout_id: str) -> Session:
         raise EnvNotPrepared("no images; run platoon prepare")
+
+
+class BrokenSession(Session):
+    async def grade(self) -> Outcome:
+        raise RuntimeError("the grader is broken")
+
+
+class Broken(Saying):
+    """No rollout is ever graded."""
+
+    async def open(self, task: Task, *, rollout_id: str) -> Session:
+        return BrokenSession(task, rollout_id)
