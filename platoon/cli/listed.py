@@ -33,7 +33,8 @@ def list_tasks(loaded: Loaded) -> Listed:
         gc.enable()
     if isinstance(caught.error, ConfigError):
         return Listed(tuple(caught.error.problems))
-    return Listed((f"the tasks cannot be listed: {caught.text}",))
+    notes = getattr(caught.error, "__notes__", ())
+    return Listed((f"the tasks cannot be listed: {' '.join((caught.text, *notes))}",))
 
 
 async def _training(config: TrainRun) -> Listed:

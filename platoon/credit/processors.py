@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from platoon.config.entries import EnvironmentConfig
 from platoon.config.problems import ConfigError, nearest
 from platoon.credit.rollout import RewardProcessor
+from platoon.extensions.boundary import describe
 from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed, load
 from platoon.extensions.names import check_name, import_string, is_reserved
@@ -24,6 +25,10 @@ ProcessorFn = Callable[[Mapping[str, Any]], tuple[float, Mapping[str, float]]]
 FnT = TypeVar("FnT", bound=ProcessorFn)
 DELEGATION_CAP = 0.0
 _registered: dict[str, ProcessorFn] = {}
+
+
+class RewardProcessorError(RuntimeError):
+    """A processor raised: its rollout has no reward."""
 
 
 def reward_processor(name: str) -> Callable[[FnT], FnT]:
@@ -68,11 +73,15 @@ def get_reward_processor(reference: str) -> RewardProcessor:
 
 
 def dumped_processor(reference: str) -> ProcessorFn:
-    """The same, of trajectories as files hold them. What it returns is checked: TypeError or ValueError."""
+    """The same, of trajectories as files hold them. RewardProcessorError when it raises; TypeError or ValueError when
+    what it returns is not a score and its components."""
     fn = _import(reference) if ":" in reference else _dotted(reference) or _named(reference)
 
     def process(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
-        made = fn(trajectory)
+        try:
+            made = fn(trajectory)
+        except Exception as error:
+            raise RewardProcessorError(f"reward processor {reference} raised {describe(error)}") from error
         if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
             raise TypeError(f"reward processor {reference} returned {made!r}, not (score, components)")
         return float(made[0]), {str(key): float(value) for key, value in made[1].items()}

@@ -65,6 +65,9 @@ async def list_entry(
         raise ConfigError(f"{where}.service: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+    except Exception as error:
+        error.add_note(f"while {where} listed the tasks of {', '.join(splits)}")
+        raise
 
 
 async def find_task(

@@ -78,7 +78,9 @@ def test_validate_reports_a_listing_that_fails_in_any_way(config: Path, capsys: 
     (config.parent / "broken_listing.py").write_text(broken, encoding="utf-8")
     change = "environments.0.service=broken_listing:Images"
     assert run(["config", "validate", "--tasks", str(config), change]) == 78
-    assert "the tasks cannot be listed: ZeroDivisionError: image of task t1" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "the tasks cannot be listed: ZeroDivisionError: image of task t1" in told
+    assert "while environments[default] listed the tasks of train" in told
 
 
 ENVIRONMENTS = [{"env": "platoon-number-search", "harness": "platoon-react"}]

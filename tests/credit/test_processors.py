@@ -9,7 +9,7 @@ import pytest
 
 from platoon.config import ConfigError
 from platoon.credit import CreditPlugins, CreditSettings, credit_group
-from platoon.credit.processors import delegation, get_reward_processor, reward_processor
+from platoon.credit.processors import RewardProcessorError, delegation, get_reward_processor, reward_processor
 from platoon.registry import register_reward_processor
 from platoon.rollout.trajectory import Trajectory, TrajectoryStep
 from tests.credit.rollouts import member
@@ -17,6 +17,10 @@ from tests.credit.rollouts import member
 
 def halved(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
     return trajectory["reward"] / 2, {"reward/whole": trajectory["reward"]}
+
+
+def careless(trajectory: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+    return trajectory["nothing"], {}
 
 
 def broken(trajectory: Mapping[str, Any]) -> float:
@@ -69,6 +73,11 @@ def test_unusable_references_are_config_errors(reference: str, message: str) -> 
 def test_a_wrong_return_value_is_an_error_not_a_reward() -> None:
     with pytest.raises(TypeError, match=r"returned 1\.0, not \(score, components\)"):
         get_reward_processor(f"{__name__}:broken")(noted())
+
+
+def test_what_a_processor_raises_names_it() -> None:
+    with pytest.raises(RewardProcessorError, match=f"reward processor {__name__}:careless raised KeyError: 'nothing'"):
+        get_reward_processor(f"{__name__}:careless")(noted())
 
 
 def test_names_are_kept_apart() -> None:
