@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from platoon.config.entries import EnvironmentConfig
 from platoon.config.problems import ConfigError, nearest
 from platoon.credit.rollout import RewardProcessor
-from platoon.extensions.boundary import describe
+from platoon.extensions.boundary import Boundary
 from platoon.extensions.components import Components
 from platoon.extensions.entry_points import installed, load
 from platoon.extensions.names import check_name, import_string, is_reserved
@@ -78,10 +78,11 @@ def dumped_processor(reference: str) -> ProcessorFn:
     fn = _import(reference) if ":" in reference else _dotted(reference) or _named(reference)
 
     def process(trajectory: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
-        try:
+        made: object = None
+        with Boundary("reward processor", quiet=True) as caught:
             made = fn(trajectory)
-        except Exception as error:
-            raise RewardProcessorError(f"reward processor {reference} raised {describe(error)}") from error
+        if caught.error is not None:
+            raise RewardProcessorError(f"reward processor {reference} raised {caught.text}") from caught.error
         if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
             raise TypeError(f"reward processor {reference} returned {made!r}, not (score, components)")
         return float(made[0]), {str(key): float(value) for key, value in made[1].items()}
