@@ -22,6 +22,7 @@ Origin = Literal[
     "sampler",
     "admission rule",
     "extension",
+    "metrics",
 ]
 _SHOWN = 3
 _log = logging.getLogger("platoon")

@@ -14,6 +14,7 @@ from platoon.config import TrainRun
 from platoon.credit import GroupOutput
 from platoon.draw.records import Draw
 from platoon.draw.traffic import entry_of
+from platoon.extensions.boundary import Boundary
 from platoon.stats.metrics import (
     Dequeued,
     RewardKeys,
@@ -74,19 +75,21 @@ class StepMetrics:
         items = [self._item(settled, work) for settled in work.groups]
         submitted = SubmittedBatch(work.datums, work.attention_tokens, work.action_tokens)
         sampled = self.driver.traffic.sampled(self.driver.dispatcher.owed())
-        train: dict[str, float] = {
-            **batch_metrics(items, self._keys, updates=work.updates),
-            **label_metrics(items, self.prefixes, self._label_keys),
-            **kind_metrics(items, self.prefixes),
-            **self._censoring(work, items),
-            **self._workload(items, submitted),
-            **self._pool.at(state.policy_version),
-            **self._parked(),
-            **self.driver.blocked_shares(),
-            **sampled,
-            **self._admission(work, items, sampled["sampler/draws"]),
-            **self.driver.dispatcher.sampling.metrics(),
-            **self._predicted(work),
+        train = measured(
+            lambda: batch_metrics(items, self._keys, updates=work.updates),
+            lambda: label_metrics(items, self.prefixes, self._label_keys),
+            lambda: kind_metrics(items, self.prefixes),
+            lambda: self._censoring(work, items),
+            lambda: self._workload(items, submitted),
+            lambda: self._pool.at(state.policy_version),
+            self._parked,
+            self.driver.blocked_shares,
+            lambda: sampled,
+            lambda: self._admission(work, items, sampled["sampler/draws"]),
+            self.driver.dispatcher.sampling.metrics,
+            lambda: self._predicted(work),
+        )
+        train |= {
             "total_datums_per_batch": work.consumed_datums,
             "update_weights_time": work.seconds.get("publish", 0.0),
             "policy/version": state.policy_version,
@@ -95,8 +98,7 @@ class StepMetrics:
             "epoch": state.train_step // max(self.batches, 1),
         }
         found = {f"train/{key}": float(value) for key, value in train.items()}
-        record_step(self._tracker, work)
-        found |= self._tracker.export_and_clear()
+        found |= measured(lambda: self._tracked(work))
         if work.rate is not None:
             found["optim/lr"] = work.rate
         found["progress/done_frac"] = state.train_step / state.end_step
@@ -109,6 +111,10 @@ class StepMetrics:
         self._stale.step(sum(item.stale for item in counted), len(counted), found)
         self.idle.step(state.train_step, work.updates, items)
         return found
+
+    def _tracked(self, work: StepWork) -> dict[str, float]:
+        record_step(self._tracker, work)
+        return self._tracker.export_and_clear()
 
     def _admission(self, work: StepWork, items: Sequence[Dequeued], draws: float) -> dict[str, float]:
         if self.admission is None:
@@ -164,6 +170,15 @@ class StepMetrics:
         record = group_record(settled, self.store.column)
         stale = work.fates.get(settled.key) == "stale"
         return Dequeued(settled.output, record, stale, settled.marker, threshold=self.store.threshold(record.entry))
+
+
+def measured(*blocks: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """What the blocks give together. One that raises is logged and left out: no metric fails a step."""
+    found: dict[str, float] = {}
+    for block in blocks:
+        with Boundary("metrics"):
+            found |= block()
+    return found
 
 
 def record_settled(tracker: Tracker, settled: Settled[GroupOutput], cuts: Callable[[Draw], bool]) -> None:

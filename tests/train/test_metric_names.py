@@ -17,7 +17,7 @@ from platoon.render import build_renderer
 from platoon.stats.tables import read_table
 from platoon.stats.tracker import Tracker
 from platoon.train.dispatch import Settled
-from platoon.train.metrics import record_settled, record_step
+from platoon.train.metrics import measured, record_settled, record_step
 from platoon.train.scheduling import temperature_warnings
 from platoon.train.step import StepWork
 from tests.credit.rollouts import member
@@ -237,3 +237,11 @@ def test_another_temperature_than_the_trainers_is_warned_of(
     key = "train__workflow_config__rollout_config__inference_params__temperature"
     warnings = temperature_warnings(loaded(tmp_path, **{key: temperature}).train_config)
     assert ["temperature 0.7" in warning for warning in warnings] == [True] * warned
+
+
+def test_a_block_of_metrics_that_raises_costs_neither_the_step_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> dict[str, float]:
+        raise ZeroDivisionError("no groups")
+
+    assert measured(lambda: {"a": 1.0}, broken, lambda: {"b": 2.0}) == {"a": 1.0, "b": 2.0}
+    assert "the metrics raised ZeroDivisionError: no groups" in caplog.text
