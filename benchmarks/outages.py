@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=18, help="tasks a step")
     parser.add_argument("--nice", type=int, default=0, help="priority of the server, 19 being the lowest")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it ends its server, too
     overrides = [f"train.max_training_steps={asked.steps}", f"train.batch_size={asked.batch_size}"]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
