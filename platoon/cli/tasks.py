@@ -77,4 +77,6 @@ def export(
     except (FileNotFoundError, ValueError) as error:
         print(f"platoon: {error}", file=sys.stderr)
         return 1
+    if out is not None:
+        print(f"platoon: wrote {out} ({out.stat().st_size:,} bytes)", file=sys.stderr)
     return 0

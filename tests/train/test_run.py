@@ -183,9 +183,12 @@ async def test_cancelled_run_saves_before_it_leaves(undisturbed: Path, tmp_path:
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
-def test_statistics_are_shown_and_exported(form: str, undisturbed: Path, tmp_path: Path) -> None:
+def test_statistics_are_shown_and_exported(
+    form: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / f"tasks.{form}"
     assert platoon(["tasks", "export", str(undisturbed), "--format", form, "-o", str(out)]) == 0
+    assert f"wrote {out}" in capsys.readouterr().err
     readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         "parquet": pl.read_parquet,
         "csv": pl.read_csv,
