@@ -57,7 +57,8 @@ def test_a_bad_key_of_the_service_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unexpected_failure_is_1_with_its_traceback(tmp_path: Path) -> None:
-    (tmp_path / "blocked").write_text("")  # a file where the run's directory should go
-    done = subprocess.run(command(tmp_path / "blocked"), capture_output=True, text=True, timeout=60, check=False)
+    argv = command(tmp_path, "environments.0.service=saying:Unlisted")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
+    assert "ZeroDivisionError: no tasks to share\nwhile environments[default] listed the tasks of train" in done.stderr

@@ -104,3 +104,10 @@ class Broken(Saying):
 
     async def open(self, task: Task, *, rollout_id: str) -> Session:
         return BrokenSession(task, rollout_id)
+
+
+class Unlisted(Saying):
+    """Its list of tasks cannot be made."""
+
+    async def list_tasks(self, split: str) -> list[str]:
+        raise ZeroDivisionError("no tasks to share")
