@@ -1,7 +1,7 @@
 """Says that steps pass without an update, and what became of their groups and rollouts.
 
 A step whose groups all failed, or gave every rollout the same reward, is a step like any other for the run: its
-positions are used. Only words tell that nothing is learned.
+positions are used. Only words tell that nothing is learned; they are a warning unless every rollout solved its task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from platoon.stats.metrics import Dequeued
 
 log = logging.getLogger("platoon.train")
 SAID_AT = (3, 10, 30, 100, 300, 1000)  # steps in a row without an update; and at the first one of a start
-VERDICTS = {
+SOLVED = "that every rollout solved"
+WORDS = {
+    "all_pass": SOLVED,
+    "all_fail": "that no rollout solved",
+    "uniform_mixed": "of equal rewards",
     "uniform": "of equal rewards",
     "no_results": "without a rollout that came to an end",
     "below_min": "with too few graded rollouts",
@@ -44,7 +48,7 @@ class IdleWarning:
         self._said = True
         which = f"step {number}" if self._row == 1 else f"step {number}, as the {self._row - 1} before it,"
         text = f"{which} updated nothing: {became_of(items)}"
-        log.warning("%s", text)
+        log.log(logging.INFO if items and all(_word(item) == SOLVED for item in items) else logging.WARNING, "%s", text)
         return text
 
     def ended(self) -> str | None:
@@ -56,16 +60,17 @@ class IdleWarning:
 
 def became_of(items: Sequence[Dequeued]) -> str:
     """Groups by verdict and their rollouts by outcome, most frequent first."""
-    groups = Counter("stale" if item.stale else _verdict(item) for item in items)
+    groups = Counter("stale" if item.stale else _word(item) for item in items)
     outputs = [item.output for item in items if item.output is not None]
     outcomes = Counter(member.outcome for output in outputs for member in output.members)
     rollouts = f" (rollouts by outcome: {_counts(outcomes)})" if outcomes else ""
     return f"of {len(items)} groups {_counts(groups)}{rollouts}" if items else "no group was left to take"
 
 
-def _verdict(item: Dequeued) -> str:
+def _word(item: Dequeued) -> str:
     verdict = item.output.verdict if item.output is not None else "failed"
-    return VERDICTS.get(verdict, verdict)
+    kind = item.record.kind(item.threshold) if item.record is not None else None
+    return WORDS.get(kind or verdict, verdict)
 
 
 def _counts(found: Counter[str]) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from platoon.credit import GroupOutput
 from platoon.stats.metrics import Dequeued
+from platoon.stats.schema import GroupRecord, MemberResult
 from platoon.train.idle_warning import IdleWarning, became_of
 from platoon.train.run import train_run
 from tests.train.running import loaded
@@ -37,6 +39,23 @@ def test_an_update_ends_the_row_and_the_word_at_the_end() -> None:
 def test_groups_are_counted_by_what_became_of_them() -> None:
     assert became_of([FAILED, FAILED, Dequeued(None, stale=True)]) == "of 3 groups 2 failed, 1 stale"
     assert became_of([]) == "no group was left to take"
+
+
+def scored(reward: float) -> Dequeued:
+    """A group of two rollouts with this reward."""
+    member = MemberResult(reward, reward, True, "scored", "completed")
+    record = GroupRecord(0, 0, "t", None, {}, 2, "uniform", "order", 0, {"main": 0}, (member, member), "uniform")
+    return Dequeued(GroupOutput([], "uniform", record.members), record)
+
+
+def test_a_step_whose_every_rollout_solved_its_task_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "platoon.train")
+    solved = IdleWarning().step(1, 0, [scored(1.0)] * 3)
+    assert solved == "step 1 updated nothing: of 3 groups 3 that every rollout solved (rollouts by outcome: 6 scored)"
+    mixed = IdleWarning().step(1, 0, [scored(1.0), scored(0.0), scored(0.0)])
+    assert mixed is not None
+    assert "of 3 groups 2 that no rollout solved, 1 that every rollout solved" in mixed
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
 
 
 async def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
