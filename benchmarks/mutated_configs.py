@@ -1,6 +1,6 @@
 """Broken configurations by the thousand: each loads or gives a report, and none ends in a traceback.
 
-    python benchmarks/mutated_configs.py [count] [seed]
+    python benchmarks/mutated_configs.py [--count 10000] [--seed 0]
 
 A training run and an evaluation with every key written out are mutated (values, names, the YAML text, overrides).
 Prints how many loaded, how many were reported, and the first tracebacks. Exits 1 when there is one.
@@ -8,6 +8,7 @@ Prints how many loaded, how many were reported, and the first tracebacks. Exits 
 
 from __future__ import annotations
 
+import argparse
 import copy
 import random
 import sys
@@ -88,8 +89,13 @@ def attempt(root: dict[str, Any], path: Path, chance: random.Random) -> str:
     return "loaded"
 
 
-def main(count: int = 10_000, seed: int = 0) -> int:
+def main() -> int:
     """Print the counts; 1 when a configuration ended in a traceback."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    count, seed = options.count, options.seed
     chance, began, found = random.Random(seed), time.monotonic(), Counter[str]()
     train = TrainRun.model_validate({"train": {"model_name": "m", "renderer_name": "r"}}).model_dump(mode="json")
     evaluation = EvalRun.model_validate({"inference": {"model_name": "m"}}).model_dump(mode="json")
@@ -115,4 +121,4 @@ def main(count: int = 10_000, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main())
