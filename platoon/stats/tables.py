@@ -188,18 +188,10 @@ def with_table(run_dir: Path, name: TableName, use: Callable[[pl.LazyFrame], T])
         raise ValueError(f"no table {name!r}: platoon keeps {', '.join(FORMATS)}")
     table = FORMATS[name]
     empty = pl.DataFrame(pl.from_arrow(table.schema.empty_table())).lazy()
-
-    def scanned(parts: list[Path]) -> T:
-        return use(pl.concat([empty, *(pl.scan_parquet(path, glob=False) for path in parts)], how="diagonal_relaxed"))
-
-    return with_parts(run_dir, table, scanned)
-
-
-def with_parts(run_dir: Path, table: TableFormat, use: Callable[[list[Path]], T]) -> T:
-    """What `use` makes of the parts of the run's line; it is called again when the run joined parts meanwhile."""
     for _ in range(_READS):
         try:
-            return use(line_parts(run_dir, table))
+            parts = [pl.scan_parquet(path, glob=False) for path in line_parts(run_dir, table)]
+            return use(pl.concat([empty, *parts], how="diagonal_relaxed"))
         except FileNotFoundError:
             continue  # the run has just joined parts into one
     raise ValueError(f"{run_dir / table.directory} kept changing while it was read; try again")
