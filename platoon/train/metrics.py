@@ -5,7 +5,6 @@ Pure but for two memories: reward keys seen before go on at 0, and the tracker's
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +36,6 @@ from platoon.train.idle_warning import IdleWarning
 from platoon.train.recorded_groups import group_record
 from platoon.train.stale_warning import StaleWarning
 from platoon.train.step import LoopState, StepWork
-
-log = logging.getLogger("platoon.train")
 
 
 @dataclass
@@ -80,7 +77,7 @@ class StepMetrics:
             lambda: label_metrics(items, self.prefixes, self._label_keys),
             lambda: kind_metrics(items, self.prefixes),
             lambda: self._censoring(work, items),
-            lambda: self._workload(items, submitted),
+            lambda: workload_metrics(items, submitted),
             lambda: self._pool.at(state.policy_version),
             self._parked,
             self.driver.blocked_shares,
@@ -120,14 +117,6 @@ class StepMetrics:
         if self.admission is None:
             return {}
         return self.admission.of(work.groups, items, counted=work.counted, draws=draws)
-
-    def _workload(self, items: Sequence[Dequeued], submitted: SubmittedBatch) -> dict[str, float]:
-        """Nothing (warned) when more was sent than rollouts made, as a transform that adds datums does."""
-        try:
-            return workload_metrics(items, submitted)
-        except ValueError as error:
-            log.warning("no workload metrics of this step: %s", error)
-            return {}
 
     def _censoring(self, work: StepWork, items: Sequence[Dequeued]) -> dict[str, float]:
         """What cutting stragglers cost, over the groups that a policy applies to, and per label."""
